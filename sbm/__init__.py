@@ -20,11 +20,14 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import; che
 if TYPE_CHECKING:
     from typing import Any
 
+    from sbm.engine.progress import Progress
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.models.model import Model
+    from sbm.programs.cat import cat
     from sbm.programs.expire import expire
     from sbm.programs.export import export
     from sbm.programs.info import check, info
+    from sbm.programs.inspect import inspect
     from sbm.programs.plan import plan
     from sbm.programs.precompile import precompile
     from sbm.programs.predict import predict
@@ -40,14 +43,17 @@ __all__ = [
     "DataError",
     "MemoryPlanError",
     "Model",
+    "Progress",
     "SbmError",
     "Settings",
     "SettingsError",
     "StoreError",
+    "cat",
     "check",
     "expire",
     "export",
     "info",
+    "inspect",
     "plan",
     "precompile",
     "predict",
@@ -61,15 +67,18 @@ __all__ = [
 _HOMES = {
     "DataError": "sbm.errors",
     "MemoryPlanError": "sbm.errors",
-    "Model": "sbm.models.model",
+    "Model": "sbm.programs.frames",
+    "Progress": "sbm.engine.progress",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",
     "StoreError": "sbm.errors",
+    "cat": "sbm.programs.cat",
     "check": "sbm.programs.info",
     "expire": "sbm.programs.expire",
     "export": "sbm.programs.export",
     "info": "sbm.programs.info",
+    "inspect": "sbm.programs.inspect",
     "plan": "sbm.programs.plan",
     "precompile": "sbm.programs.precompile",
     "predict": "sbm.programs.predict",

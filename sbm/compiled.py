@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -45,8 +46,9 @@ import numpy as np
 from sbm.errors import SbmError
 
 __all__ = [
-    "COMPILE_HERE", "FOLDER", "NATIVE", "PROCESSOR", "Kernel", "KernelError", "fingerprint",
-    "folder", "keep", "load", "places", "run_compiler", "unusable",
+    "COMPILE_HERE", "FOLDER", "NATIVE", "PROCESSOR", "Kernel", "KernelError", "end_with",
+    "fingerprint", "folder", "keep", "load", "places", "run_compiler", "stop_compilers",
+    "unusable",
 ]  # fmt: skip
 
 # Set in the environment of a process that may compile. Others start a child process to compile,
@@ -56,6 +58,8 @@ COMPILE_HERE = "SBM_COMPILE_HERE"
 FOLDER = "SBM_CACHE_DIR"
 # Names the processor to compile for, one of _FEATURES, instead of the current one.
 PROCESSOR = "SBM_PROCESSOR"
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _lock = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent
@@ -448,20 +452,72 @@ def run_compiler(order: str) -> tuple[str, bytes]:
     paths = list(sys.path)
     with contextlib.suppress(OSError):  # the current folder may be gone
         paths = [os.path.abspath(path) for path in sys.path]
-    code = f"import sys; sys.path[:] = {paths!a}; {order}"
+    code = (
+        f"import sys; sys.path[:] = {paths!a}; from sbm.compiled import end_with; "
+        f"end_with({os.getpid()}); {order}"
+    )
     environment = {**os.environ, COMPILE_HERE: "1", FOLDER: str(folder())}
     isolated = ["-I"] if sys.flags.isolated else []
     try:
-        child = subprocess.run(
+        child = subprocess.Popen(
             # -P prevents imports from the current folder, which may not even exist.
-            [sys.executable, "-P", *isolated, "-c", code], env=environment, check=False, cwd="/",
-            # Ctrl-C is not sent to the child: the parent stops it if needed.
-            stdin=subprocess.DEVNULL, capture_output=True, process_group=0,
+            [sys.executable, "-P", *isolated, "-c", code], env=environment, cwd="/",
+            # Ctrl-C is not sent to the child: the parent stops it.
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            process_group=0,
         )  # fmt: skip
     except OSError as error:
         return str(error), b""
-    last = child.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-    return (last or f"exit code {child.returncode}") if child.returncode else "", child.stdout
+    _compilers.add(child)
+    try:
+        with _stops_at_once():
+            output, errors = child.communicate()
+    except BaseException:
+        stop_compilers()
+        raise
+    finally:
+        _compilers.discard(child)
+    last = errors.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+    return (last or f"exit code {child.returncode}") if child.returncode else "", output
+
+
+_compilers: set[subprocess.Popen[bytes]] = set()
+
+
+def stop_compilers() -> None:
+    """Kill the compilers that this process started, with the processes they started."""
+    for child in list(_compilers):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+@contextlib.contextmanager
+def _stops_at_once() -> Iterator[None]:
+    """Let signals that have a handler raise `KeyboardInterrupt`, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_with(parent: int) -> None:
+    """Exit soon after the parent process ends, even if it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _compile(module: str, name: str, kinds: Kinds) -> bytes:

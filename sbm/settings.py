@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.units import format_number, parse_duration, parse_size
+from sbm.units import format_label, format_number, parse_duration, parse_size
 
 __all__ = [
     "SETTINGS", "Setting", "Settings", "nearest", "option_name",
@@ -140,7 +140,15 @@ def _path_to_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _read_class_weight(value: Any) -> dict[float, float] | str:
+def _to_label(value: Any) -> float | str:
+    """Return a label, which is a number or a word."""
+    try:
+        return _to_float(value)
+    except ValueError:
+        return str(value)
+
+
+def _read_class_weight(value: Any) -> dict[float | str, float] | str:
     """Read a mapping of label to weight, a list of ``"label=weight"``, or ``balanced``."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
         value = value[0] if value[0] == "balanced" else value
@@ -153,22 +161,20 @@ def _read_class_weight(value: Any) -> dict[float, float] | str:
             pairs = [str(v).split("=", 1) for v in value]
         else:
             raise TypeError
-        numbers = [(_to_float(label), _to_float(weight)) for label, weight in pairs]
+        numbers = [(_to_label(label), _to_float(weight)) for label, weight in pairs]
     except (TypeError, ValueError):
         shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
         raise SettingsError(
             f"class_weight is {shown}; write it as label=weight, for example 1=2.5, "
             "or balanced alone"
         ) from None
-    weights: dict[float, float] = {}
+    weights: dict[float | str, float] = {}
     for label, weight in numbers:
         if label in weights:
-            raise SettingsError(
-                f"class_weight has label {format_number(label)} twice; give it once"
-            )
+            raise SettingsError(f"class_weight has label {format_label(label)} twice; give it once")
         if not _is_not_negative(weight):
             raise SettingsError(
-                f"class_weight of label {format_number(label)} is {format_number(weight)}; "
+                f"class_weight of label {format_label(label)} is {format_number(weight)}; "
                 "it must be 0 or a finite positive number"
             )
         weights[label] = weight
@@ -281,7 +287,7 @@ class Settings:
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. With more than 5,000 features and a smooth loss, it keeps all "
         "rows in memory instead. `auto` starts with `dual` and switches if that is expected to "
-        "save time. Folds of `sbm tune` always use `dual`, with a bias of 1 for an intercept.",
+        "save time. Folds of `sbm tune` keep the solver that they start with.",
         metavar="NAME", commands="train tune plan", ignored_by="stream",
     )
     cache_frac: float | str = _setting(
@@ -343,7 +349,7 @@ class Settings:
         "problem. Features are not centred: with `intercept`, that changes no prediction.",
         commands="train tune plan",
     )
-    class_weight: Mapping[float, float] | str = _setting(
+    class_weight: Mapping[float | str, float] | str = _setting(
         None, _Rule(read=_read_class_weight),
         "Factor of C for label L, or balanced; repeatable.",
         "`balanced` is rows / (labels x rows of the label).", metavar="L=W", unset="1 each",
@@ -370,18 +376,6 @@ class Settings:
     seed: int = _setting(
         0, _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
         "Seed of every random choice.",
-    )
-    sigma: float | str = _setting(
-        "adaptive",
-        _Rule(float, ("adaptive", "safe"), lambda x: x >= 1 and math.isfinite(x),
-              "at least 1, adaptive or safe"),
-        "Damping of each process: adaptive, safe or a number from 1.",
-        "It is σ' of CoCoA+; `safe` is the number of processes, and `adaptive` adapts to the last "
-        "exchanges.", metavar="S", commands="train", ignored_by="tune plan stream",
-    )
-    sync_every: int = _setting(
-        1, _COUNT, "Number of blocks between exchanges of weights.", metavar="N",
-        commands="train", ignored_by="tune plan stream",
     )
     comm_timeout: float | str = _setting(
         "10m", _DURATION, "Maximum time to wait for the other processes.", metavar="T",
@@ -414,7 +408,9 @@ class Settings:
         return int(self.mem)
 
     def for_dual(self) -> "Settings":
-        """Return settings for the dual solver, whose bias is always regularized."""
+        """Return settings for the dual solver, whose bias is regularized; or for sparse models."""
+        if self.penalty != "l2":
+            return replace(self, solver="dual")
         return replace(self, solver="dual", intercept=False, bias=self.bias_value)
 
     @property
@@ -476,7 +472,7 @@ class Settings:
         """Return names and values as JSON types."""
         values = dataclasses.asdict(self)
         if not isinstance(self.class_weight, str):
-            values["class_weight"] = {format_number(k): v for k, v in self.class_weight.items()}
+            values["class_weight"] = {format_label(k): v for k, v in self.class_weight.items()}
         return values
 
     def refuse_foreign(self, command: str) -> None:

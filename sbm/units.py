@@ -75,6 +75,11 @@ def format_number(number: float) -> str:
     return text
 
 
+def format_label(label: float | str) -> str:
+    """Format a label, which is a number or a word."""
+    return label if isinstance(label, str) else format_number(label)
+
+
 def parse_duration(text: str | float) -> float:
     """Parse ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d``; return seconds.
 

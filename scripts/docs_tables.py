@@ -15,6 +15,7 @@ import click
 
 from sbm.cli import cli
 from sbm.cli.liblinear import OPTIONS
+from sbm.inputs.arrow import ARROW
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import SETTINGS
@@ -63,7 +64,7 @@ def _options(name: str) -> str:
 
 def _ranks() -> str:
     """Return the options of several processes."""
-    names = ("launch", "sigma", "sync_every", "comm_timeout")
+    names = ("launch", "comm_timeout")
     options = {o.name: o for o in cli.commands["train"].params if isinstance(o, click.Option)}
     return _table(_OPTION, [_row_of(options[name], in_detail=True) for name in names])
 
@@ -84,7 +85,8 @@ def _liblinear() -> str:
 def _formats() -> str:
     rows = [
         [f"`{f.name}`", ", ".join(f"`{ending}`" for ending in f.endings),
-         "yes" if f.is_stream else "no", "hashes of feature names" if f.is_hashed else
+         "yes" if f.is_stream else "no", "hashes of names, or as written" if f.name in ARROW else
+         "hashes of feature names" if f.is_hashed else
          "column numbers" if f.name == "npz" else "as written"]
         for f in FORMATS.values()
     ]  # fmt: skip

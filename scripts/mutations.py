@@ -81,8 +81,8 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "sign of the step of weights", "sbm/solver/kernels/rounds.py",
-        "w, sigma * step * s)",
-        "w, -sigma * step * s)",
+        "w, step * s)",
+        "w, -step * s)",
     ),
     Mutation(
         "shrinking: which rows later rounds leave out", "sbm/solver/kernels/rounds.py",
@@ -95,9 +95,9 @@ MUTATIONS = (
         "permute(order, chunks, state[0])",
     ),
     Mutation(
-        "curvature with σ' of several solvers", "sbm/solver/kernels/rounds.py",
-        "visit(z, sigma * a, old",
-        "visit(z, a, old",
+        "damping of the step of weights by several ranks", "sbm/solver/kernels/common.py",
+        "w[j] += v * damping[bucket]",
+        "w[j] += v",
     ),
     Mutation(
         "bound of a margin's rounding in the certificate", "sbm/solver/kernels/common.py",

@@ -22,6 +22,7 @@ LEVELS = {
     "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
     "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
     "settings": 1, "units": 1, "errors": 1, "alphas": 1,
+    "names": 1,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
@@ -37,10 +38,11 @@ ONLY_IN = {
     "sklearn": r"sbm/(sklearn|models/fitted)",
     "joblib": r"sbm/sklearn",
     "click": r"sbm/cli/\w+",
-    "tqdm": r"sbm/cli/terminal",
+    "tqdm": r"sbm/(cli/terminal|engine/progress)",
     "jinja2": r"sbm/programs/reporting/page",
-    "pyarrow": r"sbm/inputs/parquet",
-    "zstandard": r"sbm/(store/container|inputs/text)",
+    "pyarrow": r"sbm/inputs/arrow",
+    "fsspec": r"sbm/inputs/remote",
+    "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from sbm.errors import StoreError
 from sbm.store import container
-from sbm.store.manifest import checksum, decode_record, encode_record
+from sbm.store.records import checksum, decode_record, encode_record
 
 MAGIC = b"\x89SBM\r\n\x1a\n"
 DTYPES = ["|u1", "|i1", "|b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"]

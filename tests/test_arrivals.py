@@ -285,3 +285,25 @@ def test_too_many_labels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert reader.all_rows() == []
     assert isinstance(reader.arrivals.error, DataError)
     reader.arrivals.close()
+
+
+def test_ids_wait_for_a_plan(tmp_path, monkeypatch):
+    """A row that no plan has room for is kept without making the table of ids larger."""
+    monkeypatch.setattr("sbm.programs.streaming.arrivals._NEW_IDS", 8)
+    text = "".join(f"{k % 2} {3 * k}:1 {2**40 + k}:1 {2**50 + k}:2\n" for k in range(400))
+    path = write(tmp_path / "a.svm", text)
+    expected = slow_parse(text.encode())[0]
+    reader = Reader(path, rows=500, nnz=2000)
+    few = Needs(features=60, largest_id=DIRECT_LIMIT, hashed=True, labels=9, has_values=True)
+    got = reader.all_rows(few)
+    assert got == expected[:20]
+    assert len(reader.ids) <= 60 + 2 * 8
+    position, pending = reader.arrivals.remaining()
+    assert len(reader.ids) <= 60 + 2 * 8
+    assert sum(len(part["y"]) for part in pending) == 380
+    reader.arrivals.close()
+    after = Reader(
+        path, reader.kept(reader.block.reached.needs, position, pending), rows=500, nnz=2000
+    )
+    assert after.all_rows() == expected[20:]
+    after.arrivals.close()

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import finished
 
 import sbm
 from sbm.errors import StoreError
@@ -167,6 +169,37 @@ def test_write_error_names_the_right_file(tmp_path):
     with pytest.raises(StoreError, match=f"cannot write {output}: it was removed"):
         writing.__exit__(None, None, None)
     assert names(tmp_path) == []
+
+
+def test_two_writers_of_a_file_do_not_mix(tmp_path):
+    output = tmp_path / "out"
+    with files.open_atomically(output) as first, files.open_atomically(output) as second:
+        for k in range(1000):
+            first.write(b"1" * k)
+            second.write(b"2" * (1000 - k))
+    assert output.read_bytes() == b"1" * 499_500
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.process
+def test_temporary_file_of_a_killed_writer_is_removed(tmp_path):
+    output = tmp_path / "out"
+    code = f"""
+import os, pathlib, sbm.store.files
+writer = sbm.store.files.open_atomically(pathlib.Path({str(output)!r}))
+writer.__enter__().write(b"x")
+os.kill(os.getpid(), 9)
+"""
+    finished([sys.executable, "-c", code])
+    assert names(tmp_path) == ["out.tmp"]
+    (tmp_path / "out.2.tmp").write_bytes(b"left")
+    files.write_atomically(output, [b"whole"])
+    assert names(tmp_path) == ["out"]
+    with files.open_atomically(output) as file:
+        files.write_atomically(output, [b"between"])
+        file.write(b"last")
+    assert output.read_bytes() == b"last"
+    assert names(tmp_path) == ["out"]
 
 
 def test_folders_are_made_with_their_parents(tmp_path):

@@ -23,7 +23,7 @@ from sbm.models.model import Model
 from sbm.programs.split import split
 from sbm.store import container
 from sbm.store.blocks import read_manifest, write_manifest
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 V2 = Path(__file__).resolve().parent / "frozen" / "v2"

@@ -24,7 +24,8 @@ from sbm.errors import SbmError, StoreError
 from sbm.rows import Arena
 from sbm.store import container
 from sbm.store.blocks import BlockStore, read_manifest
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
+from sbm.store.run import Run
 
 SMALL = 40_000_000  # memory in bytes that a small file may take: 16 MB per array, briefly twice
 TEXT = "".join(f"{(-1, 1, 5)[k % 3]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))
@@ -164,7 +165,7 @@ def lay(
         "generations": [{
             "features": "features-0000.sba", "index": "index-0000.sba", "rows": rows,
             "features_crc32": container.header_crc(features), "blocks": ["block-000000.sbb"],
-            "sources": [{"name": "a", "rows": rows, "bytes": 9, "skipped": 0}],
+            "sources": [{"name": "a", "rows": rows, "bytes": 9, "skipped": 0, "sha256": ""}],
             "options": {"seed": 0, "shuffle": True}, "added": "2026-01-01T00:00:00+00:00",
             "deal": {"first": 0, "blocks": 1, "batches": [rows]},
         }],
@@ -281,6 +282,31 @@ NAMES = [
     "manifest.json", "block-٠٠٠٠٠٠.sbb", "BLOCK-000000.sbb", "block-000000.sbb\n", "", ".", 5, None,
     ["x"], "x" * 10_000,
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pad", [b" " * 150_000_000, b"[" + b"[],[],{}," * 2_000_000 + b"0],"])
+def test_records_larger_than_plausible_are_refused(sound, store, tmp_path, pad):
+    """They are refused before they are decoded, which would take a multiple of their size."""
+    run = shutil.copytree(sound / "m.model.run", tmp_path / "m.model.run")
+    for path, call in ((store / "manifest.json", lambda: sbm.info(store)),
+                       (run / "run.json", lambda: Run.read(run))):  # fmt: skip
+        sized, before = path.read_bytes(), b"{" if pad[:1] == b" " else b'{"x": '
+        path.write_bytes(before + pad + sized[1:])
+        with pytest.raises(StoreError, match=f"{path} has .* bytes, more than") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        path.write_bytes(sized.replace(b"\n", b"\n   "))  # the layout does not matter
+        call()
+
+
+def test_manifest_of_many_blocks_is_plausible(tmp_path):
+    folder = lay(tmp_path / "s.sbm")
+    content = read_manifest(folder)
+    [entry] = content["blocks"]
+    content["blocks"] = [entry | {"file": f"block-{k:06d}.sbb"} for k in range(20_000)]
+    content["rows"], content["nnz"] = 60_000, 100_000
+    forge(folder, content)
+    assert len(read_manifest(folder)["blocks"]) == 20_000
 
 
 @pytest.mark.parametrize("place", ["file", "index", "features", "expired"])

@@ -103,8 +103,9 @@ def test_format_of_pipe_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     split("-", tmp_path / "a.sbm", format="tsv", **IN_TURN)
     assert in_order(tmp_path / "a.sbm") == [(1, ((7, 2),))]
     (tmp_path / "a.csv").write_text("c,zip,w\n1,5,x\n0,5,7\n")
-    line = f"split {tmp_path}/a.csv -o {tmp_path}/b.sbm --format csv --label c --text zip --text w"
-    done = CliRunner().invoke(cli, [*line.split(), "--hash-bits", "12", "--json"])
+    line = f"split {tmp_path}/a.csv -o {tmp_path}/b.sbm --format csv --label c --hash-bits 12"
+    columns = ["--categorical", "zip", "--categorical", "w"]
+    done = CliRunner().invoke(cli, [*line.split(), *columns, "--json"])
     report = json.loads(done.stdout)
     assert (report["rows"], report["features"], report["value_type"]) == (2, 3, "ones")
 
@@ -127,7 +128,7 @@ def test_name_options_are_kept_with_the_store(
 ) -> None:
     path, store = tmp_path / name, tmp_path / "a.sbm"
     path.write_text(first)
-    split(path, store, label="class", text=["zip"], hash_bits=10, **IN_TURN)
+    split(path, store, label="class", categorical=["zip"], hash_bits=10, **IN_TURN)
     path.write_text(second)
     split(path, store, append=True)
     assert in_order(store) == [
@@ -135,9 +136,9 @@ def test_name_options_are_kept_with_the_store(
     ]  # fmt: skip
     records = [g["options"]["names"] for g in read_manifest(store)["generations"]]
     columns = {} if "vw" in name else {"columns": ["zip"]}
-    assert records == [{"hash_bits": 10, "label": "class", "text": ["zip"], **columns}] * 2
+    assert records == [{"hash_bits": 10, "label": "class", "categorical": ["zip"], **columns}] * 2
     for option, facts in (
-        ({"text": ["class"]}, r"text columns of .*a\.sbm are zip"),
+        ({"categorical": ["class"]}, r"categorical columns of .*a\.sbm are zip"),
         ({"hash_bits": 11}, r"hash_bits is 11.*a\.sbm.* 10 bits"),
     ):
         with pytest.raises(SettingsError, match=facts):
@@ -176,10 +177,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{int(y)},{cells}\n" for y, cells in rows]
     (folder / "a.csv").write_text("class,n,m,word,zip\n" + "".join(lines))
     store = folder / "a.sbm"
-    split(folder / "a.csv", store, label="class", text=["zip"], hash_bits=16)
+    split(folder / "a.csv", store, label="class", categorical=["zip"], hash_bits=16)
     model, _, _ = fit(store, "a.model", C=10.0)
     columns = ["n", "m", "word", "zip"]
-    names = {"hash_bits": 16, "label": "class", "text": ["zip"], "columns": columns}
+    names = {"hash_bits": 16, "label": "class", "categorical": ["zip"], "columns": columns}
     assert model.info["names"] == names
     return folder
 
@@ -228,10 +229,10 @@ def test_names_need_a_model_with_names(tmp_path: Path) -> None:
         sbm.predict(model, path)
     with pytest.raises(SettingsError, match=r"a\.csv is csv .*LIBSVM"):
         sbm.stream(path, tmp_path / "a.model")
-    good = {"hash_bits": 9, "label": None, "text": []}
+    good = {"hash_bits": 9, "label": None, "categorical": []}
     assert InputOptions().following(good, "a").hash_bits == 9
-    bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1}, {"text": [1]},
-           {"text": None}]  # fmt: skip
+    bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1},
+           {"categorical": [1]}, {"categorical": None}]  # fmt: skip
     for wrong in bad:
         with pytest.raises(SettingsError, match="options in a are invalid"):
             InputOptions().following({**good, **wrong}, "a")
@@ -295,7 +296,7 @@ def test_tables_of_csv_module_round_trip(
         patch.setattr("sbm.inputs.table._CELLS", cells)
         path = tmp_path_factory.mktemp("tables") / f"a.{ending}"
         data = gzip.compress(data) if path.suffix == ".gz" else data
-        ours = rows_in(path, data, dtype="float64", text=text)
+        ours = rows_in(path, data, dtype="float64", categorical=text)
     assert_close(ours, slow_table(table, text))
 
 
@@ -331,14 +332,14 @@ REFUSED_TABLES = [
     ("y,label\n1,2\n", {}, ":1: found label and y among .* y, label.*--label"),
     ("a,b\n1,2\n", {}, ":1: found no label or y or target among .* a, b"),
     ("y,b\n1,2\n", {"label": "z"}, ":1: found no z among"),
-    ("y,b\n1,2\n", {"text": ["z"]}, ":1: column z .*--text.* y, b"),
+    ("y,b\n1,2\n", {"categorical": ["z"]}, ":1: column z .*--categorical.* y, b"),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
     (",y\n0,1\n", {}, ":1: found a column without a name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),
     ("y,b\n1,2\n1\n", {}, ":3: found 1 cells.* 2"),
     ("y,b\n1,2\nx,2\n", {}, ":3: found 'x' .*label"),
     ("y,b\n1,2\n,2\n", {}, ":3: found '' .*label"),
-    ("y,b\n%s,2\n" % ("x" * 41), {}, f":2: found '{'x' * 37}\\.\\.\\.' "),
+    ("y,b\n1,2\n%s,2\n" % ("x" * 41), {}, f":3: found '{'x' * 37}\\.\\.\\.' "),
     ("y,b\nnan,2\n", {}, ":2: found 'nan' .*finite"),
     ("y,b\n1e999,2\n", {}, ":2: found '1e999' .*finite"),
     ("y,b\n1,1e39\n", {}, ":2: found 1e39 in column b, too large"),
@@ -440,7 +441,7 @@ def test_vw_rows_match_vowpal_wabbit(line: str, theirs: Any) -> None:
 REFUSED_LINES = [
     ("|f a", "no label .*bar"), ("1|f a", "no label .*bar"),
     ("x |f a", "'x' .*label"), ("1 1 0 7 |f a", "'7' .*label"), ("nan |f a", "'nan'.*finite"),
-    ("1 2.5 |f a", "importance '2.5'.*--weights"), ("1 1 0.5 |f a", "base '0.5'"),
+    ("1 -2.5 |f a", "importance '-2.5'.*at least 0"), ("1 1 0.5 |f a", "base '0.5'"),
     ("1 |f a:x", "'x' .*number"), ("1 |f a:", "'' .*number"), ("1 |f a:1:2", "'1:2' .*number"),
     ("1 |f a:inf", "'inf'.*finite"), ("1 |f:x a", "'x' .*number"),
     ("1 |f a:1e39", "'1e39', too large"), ("1 1:2 3:4", "'1' without a bar"),

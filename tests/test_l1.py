@@ -1,6 +1,5 @@
 """Sparse models: optima, certificates, little memory, resuming, and what is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,9 @@ def primal(model: sbm.Model, X: Array, y: Array, weights: Array | None = None) -
     chosen = model.info["settings"]
     r = {"l1": 1.0, "elasticnet": chosen["l1_ratio"]}[chosen["penalty"]]
     W, b = full_weights(model, X.shape[1]), model.bias_weights
-    each = row_losses(chosen["loss"], X @ W + chosen["bias"] * b, y, model.labels)
-    both = np.vstack([W, b[None, :]])
+    value = 1.0 if chosen["intercept"] else chosen["bias"]
+    each = row_losses(chosen["loss"], X @ W + value * b, y, model.labels)
+    both = W if chosen["intercept"] else np.vstack([W, b[None, :]])
     penalty = r * np.abs(both).sum() + 0.5 * (1 - r) * (both**2).sum()
     return float(penalty + chosen["C"] * (each if weights is None else weights * each).sum())
 
@@ -66,14 +66,14 @@ def train(store: Path, **settings: Any) -> tuple[sbm.Model, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("loss", "labels", "penalty"), CASES)
-@pytest.mark.parametrize("bias", [0.0, 2.0])
+@pytest.mark.parametrize("bias", [{"bias": 0.0}, {"bias": 2.0}, {"intercept": True}])
 def test_certificate_bounds_the_optimum(
-    tmp_path: Path, loss: str, labels: int, penalty: str, bias: float
+    tmp_path: Path, loss: str, labels: int, penalty: str, bias: dict[str, Any]
 ) -> None:
     """The primal is the objective by definition, and the dual a bound on a better model's."""
     X, y = rows(labels)
     store = make_store(tmp_path, X, y, blocks=3)
-    common = {"loss": loss, "penalty": penalty, "bias": bias, "C": 0.5}
+    common = {"loss": loss, "penalty": penalty, "C": 0.5, **bias}
     model, rough = train(store, **common, tol=0.05)
     assert rough["primal"] == pytest.approx(primal(model, X, y), rel=1e-9)
     assert rough["relative_gap"] <= 0.05
@@ -84,21 +84,6 @@ def test_certificate_bounds_the_optimum(
         assert report["dual"] <= fine["primal"] <= report["primal"] * (1 + 1e-12)
     assert fine["n_nonzero"] == np.count_nonzero(best.W) + np.count_nonzero(best.bias_weights)
     assert best.certificate["gap"] == fine["gap"]
-
-
-def test_features_of_one_class_take_few_steps(tmp_path: Path) -> None:
-    """Their weights move far, where the quadratic model of a Newton step is poor."""
-    random = np.random.default_rng(0)
-    X = np.zeros((2000, 41))
-    X[np.arange(2000), random.integers(0, 40, 2000)] = 1.0
-    y = np.where(X[:, 20:40].any(axis=1), 1.0, -1.0)
-    X[:, 40] = random.normal(size=2000) + 0.1 * y
-    store = make_store(tmp_path, X, y)
-    _, report = train(store, loss="log_loss", penalty="l1", C=30.0, tol=1e-6)
-    log = store.with_suffix(".model.run") / "log.jsonl"
-    steps = [json.loads(line).get("newton_steps", 0) for line in log.read_text().splitlines()]
-    assert report["converged"]
-    assert sum(steps) <= 6
 
 
 def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
@@ -120,6 +105,11 @@ def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
         ours = full_weights(model, X.shape[1])[:, 0]
         np.testing.assert_allclose(ours, theirs, atol=2e-4)
         assert report["n_nonzero"] < X.shape[1] - 5
+    other = LogisticRegression(solver="saga", l1_ratio=1, C=0.5, tol=1e-10, max_iter=100000)
+    model, _ = train(store, C=0.5, loss="log_loss", intercept=True, **exact)
+    theirs = other.fit(X, y)
+    np.testing.assert_allclose(full_weights(model, X.shape[1])[:, 0], theirs.coef_[0], atol=1e-6)
+    np.testing.assert_allclose(model.bias_weights, theirs.intercept_, atol=1e-6)
     X, y = rows(0)
     store, n = make_store(tmp_path, X, y, "r"), len(X)
     for settings, other in (
@@ -169,9 +159,11 @@ def wide(tmp_path: Path) -> Path:
     return make_store(tmp_path, X, y, blocks=4)
 
 
-def test_features_take_turns_if_memory_is_small(tmp_path: Path) -> None:
+@pytest.mark.parametrize("intercept", [False, True])
+def test_features_take_turns_if_memory_is_small(tmp_path: Path, intercept: bool) -> None:
     store = wide(tmp_path)
     settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0, "tol": 1e-4}
+    settings |= {"intercept": intercept}
     with pytest.raises(sbm.MemoryPlanError) as refusal:
         train(store, **settings, mem="10MB")
     assert "margins" in str(refusal.value)
@@ -181,7 +173,7 @@ def test_features_take_turns_if_memory_is_small(tmp_path: Path) -> None:
     assert in_turns["passes"] > all_at_once["passes"] == 3
     assert in_turns["primal"] == pytest.approx(all_at_once["primal"], rel=2e-4)
     assert in_turns["dual"] <= all_at_once["primal"]
-    assert in_turns["n_nonzero"] == len(model.compact().ids)
+    assert in_turns["n_nonzero"] == len(model.compact().ids) + intercept
     # Columns come first; blocks stay decoded in what they leave.
     assert (all_at_once["decoded_blocks"], in_turns["decoded_blocks"]) == (4, 0)
     assert in_turns["bytes_read"] == in_turns["passes"] * all_at_once["bytes_read"]
@@ -210,6 +202,7 @@ def test_text_gives_the_model_of_its_store(
 def test_resume_and_threads_give_the_same_bytes(tmp_path: Path, small: bool) -> None:
     store = wide(tmp_path)
     settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0, "tol": 1e-3, "threads": 1}
+    settings |= {"intercept": small}
     if small:
         with pytest.raises(sbm.MemoryPlanError) as refusal:
             train(store, **settings, mem="10MB")
@@ -247,7 +240,8 @@ def test_max_passes_can_be_raised(tmp_path: Path) -> None:
 def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
     X, y = rows(2)
     store = make_store(tmp_path, X, y, blocks=2)
-    path, settings = tmp_path / "m.model", {"loss": "log_loss", "penalty": "l1", "bias": 1.0}
+    path = tmp_path / "m.model"
+    settings = {"loss": "log_loss", "penalty": "l1", "intercept": True}
     _, cold = sbm.train(store, path, settings)
     more, labels = rows(2, n=60, features=44, seed=5)
     make_store(tmp_path, more, labels, "e")
@@ -264,7 +258,8 @@ def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
         sbm.train(other, path, {**settings, "C": 2.0, "warm_start": True})
 
 
-def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("intercept", [False, True])
+def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path, intercept: bool) -> None:
     X, y = rows(2)
     store = make_store(tmp_path, X, y)
     said: list[str] = []
@@ -273,14 +268,17 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
         def stage(self, text: str) -> None:
             said.append(text)
 
-    settings = {"loss": "log_loss", "penalty": "l1", "C": 1e-4}
+    settings = {"loss": "log_loss", "penalty": "l1", "C": 1e-4, "intercept": intercept}
     _, report = sbm.train(store, tmp_path / "m.model", settings, progress=Notes())
-    assert report["n_nonzero"] == report["gap"] == 0
+    assert report["n_nonzero"] == intercept
+    assert report["relative_gap"] < 1e-12
     least = float(said[-1].split()[-1])
-    assert least == pytest.approx(2 / np.abs(X.T @ np.where(y == max(y), 1, -1)).max(), rel=1e-5)
+    is_positive = y == max(y)
+    errors = is_positive - (is_positive.mean() if intercept else 0.5)
+    assert least == pytest.approx(1 / np.abs(X.T @ errors).max(), rel=1e-5)
     for factor, nonzero in ((0.999, False), (1.01, True)):
         _, report = train(store, **{**settings, "C": factor * least, "tol": 1e-9})
-        assert (report["n_nonzero"] > 0) == nonzero
+        assert (report["n_nonzero"] > intercept) == nonzero
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,6 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path) -> None:
         ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
         ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
         ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
-        ({"penalty": "l1", "intercept": True}, "l1 intercept --bias"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(
@@ -309,15 +306,25 @@ def test_settings_that_do_not_apply_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("loss", "labels", "penalty"), [("log_loss", 2, "l1"), ("squared_hinge", 3, "elasticnet")]
+    ("loss", "labels", "penalty", "bias"),
+    [
+        ("log_loss", 2, "l1", {"bias": 1.0}),
+        ("squared_hinge", 3, "elasticnet", {"bias": 1.0}),
+        ("log_loss", 2, "elasticnet", {"intercept": True}),
+    ],
 )
 def test_tune_walks_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, labels: int, penalty: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: str,
+    labels: int,
+    penalty: str,
+    bias: dict[str, Any],
 ) -> None:
     """Every fold's model is that of its other rows, whatever the weights it started from."""
     X, y = rows(labels, n=300)
     store, Cs, n = make_store(tmp_path, X, y, blocks=3), [0.03, 0.3, 3.0], 3
-    settings = {"loss": loss, "penalty": penalty, "bias": 1.0, "tol": 1e-8}
+    settings = {"loss": loss, "penalty": penalty, "tol": 1e-8, **bias}
     made: list[sparse.SparseTuning] = []
     walk = sparse.SparseTuning.walk
     monkeypatch.setattr(sparse.SparseTuning, "walk", lambda x, r: (made.append(x), walk(x, r))[1])

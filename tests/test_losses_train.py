@@ -234,9 +234,29 @@ def test_one_class_is_certified_with_default_settings(nu, text_of, tmp_path):
 def test_rows_around_the_origin_have_optimum_0(tmp_path):
     X = np.vstack([np.eye(3), -np.eye(3)] * 20)
     model, report, _ = fit(make_store(tmp_path, X, np.ones(len(X))), loss="one_class", nu=0.5)
-    assert report["converged"]
     assert 0 <= report["gap"] <= 1e-3
     assert np.abs(model.W).max() < 0.1
+    largest = max(abs(report["primal"]), abs(report["dual"]))
+    assert report["relative_gap"] == (report["gap"] / largest if largest else 0.0)
+    assert report["converged"] == (report["relative_gap"] <= 1e-3)
+
+
+@EVERY
+def test_relative_gap_is_of_the_larger_bound(case, tmp_path):
+    """Also if the optimum is 0: rows around the origin, or targets within epsilon."""
+    X, y = case.rows(3, n=40)
+    if case.labels == 0:
+        y[:] = 0.0
+    if case.loss == "one_class":
+        X = np.vstack([X, -X]) * np.logspace(0, 4, 2 * len(X))[:, None]
+        y = np.ones(len(X))
+    _, report, _ = fit(make_store(tmp_path, X, y), **case.at(1.0), max_passes=3)
+    largest = max(abs(report["primal"]), abs(report["dual"]))
+    expected = report["gap"] / largest if largest else 0.0
+    assert report["relative_gap"] == pytest.approx(expected, rel=1e-12)
+    assert report["converged"] == (expected <= 1e-3)
+    if case.labels == 0:
+        assert report["primal"] == report["dual"] == expected == 0.0
 
 
 @pytest.mark.parametrize("nu", [0.03, 0.5])

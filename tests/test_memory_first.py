@@ -91,7 +91,7 @@ def spill_above(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
         spill(self, block, numbers)
 
     monkeypatch.setattr(BlockWriter, "spill", noted)
-    monkeypatch.setattr(deal, "room_for_rows", lambda ids, options: room)
+    monkeypatch.setattr(deal, "room_for_rows", lambda ids, options, names: room)
     return spilled
 
 
@@ -132,8 +132,6 @@ def test_spilled_rows_train_and_store_alike(tmp_path, monkeypatch, stay, room):
         assert model_of(text, tmp_path / "t.model", blocks=4) == expected
         kept = tmp_path / f"{which}.sbm"
         assert model_of(text, tmp_path / "t.model", blocks=4, keep_store=kept) == expected
-        with pytest.raises(StoreError, match="train on it, or name another with --keep-store"):
-            sbm.train(text, tmp_path / "u.model", settings_of(), keep_store=kept)
         assert contents(kept) == contents(tmp_path / "split.sbm")
     assert (max(spilled) >= 0) == (room < 10**9)  # while reading
     assert (-1 in spilled) == (room > 800)  # before the first pass
@@ -217,7 +215,7 @@ def _packed_and_plain(folder: Path) -> tuple[Any, dict[str, Any]]:
 def _csv(folder: Path) -> tuple[Any, dict[str, Any]]:
     lines = [f"{k % 2},{k % 7},{'abc'[k % 3]},{k}" for k in range(120)]
     (folder / "in.csv").write_text("\n".join(["p,q,r,s", *lines]))
-    return folder / "in.csv", {"label": "p", "text": ["s"], "hash_bits": 9}
+    return folder / "in.csv", {"label": "p", "categorical": ["s"], "hash_bits": 9}
 
 
 def _vw(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -331,6 +329,7 @@ def test_changed_text_is_other_data(tmp_path):
     with pytest.raises(StoreError, match="--fresh") as caught:
         sbm.train(text, path, settings_of(tol=1e-9), blocks=3)
     assert str(tmp_path / "m.model.rows") not in str(caught.value)
+    assert "--warm-start" not in str(caught.value)  # which would be refused
     assert not list(tmp_path.glob("m.model.rows*"))
 
 
@@ -413,8 +412,9 @@ def test_ranks_read_text_like_their_store(tmp_path, case):
     assert found[0] == found[1]
 
 
-def test_warm_start_from_text_and_from_its_store(tmp_path):
-    text, kept, path = text_of(tmp_path), tmp_path / "kept.sbm", tmp_path / "m.model"
+def test_warm_start_between_text_and_its_store(tmp_path):
+    text, store, path = text_of(tmp_path), tmp_path / "d.sbm", tmp_path / "m.model"
+    sbm.split(text, store, mem=MEM, level=9)  # the same rows in other bytes
 
     def updates(data: Path, C: float, is_warm: bool = True, **how: Any) -> int:
         warm = {"warm_start": True} if is_warm else {}
@@ -424,10 +424,61 @@ def test_warm_start_from_text_and_from_its_store(tmp_path):
         return int(report["updates"])
 
     first = updates(text, 1.0, is_warm=False)
-    assert updates(text, 1.1) < first / 2
-    updates(text, 1.2, is_warm=False, keep_store=kept)
-    assert updates(kept, 1.3) < first / 2
-    sbm.split([text_of(tmp_path, n=9, name="more.svm")], kept, append=True)
-    assert updates(kept, 1.3) < first / 2
+    for k, data in enumerate((text, store, text)):
+        assert updates(data, 1.1 + k / 10) < first / 2
+    with pytest.raises(StoreError, match=r"dealt to blocks differently.*leave out --warm-start"):
+        updates(text, 2.0, blocks=5)
+    sbm.split([text_of(tmp_path, n=9, name="more.svm")], store, append=True)
+    assert updates(store, 1.3) < first / 2
     with pytest.raises(StoreError, match=r"other data than .*t\.svm.*leave out --warm-start"):
-        updates(text, 1.3)
+        updates(text, 1.6)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kept", [None, "k.sbm"])
+def test_bytes_read_are_those_on_disk(tmp_path, stay, kept):
+    text, keep = text_of(tmp_path), None if kept is None else tmp_path / kept
+    sbm.split(text, tmp_path / "d.sbm", mem=MEM, blocks=4)
+    settings = settings_of(max_passes=1, policy="none")
+    of_store = {}
+    for which in ("all", "none"):  # decided before the first pass
+        stay(which)
+        of_store[which] = sbm.train(tmp_path / "d.sbm", tmp_path / f"{which}.model", settings)[1]
+    stay("none")
+    read = sbm.train(text, tmp_path / "t.model", settings, blocks=4, keep_store=keep)[1]
+    assert read["bytes_read"] == of_store["none"]["bytes_read"] > of_store["all"]["bytes_read"]
+    stay("all")
+    model = tmp_path / "u.model"
+    read = sbm.train(text, model, settings, blocks=4, keep_store=keep)[1]
+    assert read["bytes_read"] == 0
+
+
+def test_kept_store_is_in_place_when_text_is_read(tmp_path):
+    text, kept, path = text_of(tmp_path), tmp_path / "kept.sbm", tmp_path / "m.model"
+    expected = model_of(text, tmp_path / "whole.model", blocks=3)
+    stop = Stop(3)
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(text, path, settings_of(), is_stopped=stop, blocks=3, keep_store=kept)
+    assert (tmp_path / "m.model.run" / "run.json").exists()
+    before = contents(kept)
+    for is_finished in (False, True):  # the same command
+        report = sbm.train(text, path, settings_of(), blocks=3, keep_store=kept)[1]
+        assert (report["resumed"], report["was_finished"]) == (True, is_finished)
+    assert path.read_bytes() == expected
+    assert sbm.train(kept, path, settings_of())[1]["was_finished"]
+    for data, n in ((text, 4), (text_of(tmp_path, n=9, name="more.svm"), 3)):
+        with pytest.raises(StoreError, match="name another with --keep-store"):
+            sbm.train(data, tmp_path / "u.model", settings_of(), blocks=n, keep_store=kept)
+    assert contents(kept) == before
+    assert not list(tmp_path.glob("*.rows*"))
+
+
+def test_unfinished_training_on_text_resumes_on_its_store(tmp_path):
+    text, store, path = text_of(tmp_path), tmp_path / "d.sbm", tmp_path / "m.model"
+    sbm.split(text, store, mem=MEM)
+    expected = model_of(store, tmp_path / "whole.model")
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(text, path, settings_of(), is_stopped=Stop(3))
+    assert sbm.train(store, path, settings_of())[1]["resumed"]
+    assert path.read_bytes() == expected
+    assert sbm.train(text, path, settings_of())[1]["was_finished"]

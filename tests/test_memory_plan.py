@@ -178,7 +178,7 @@ def test_error_reports_least_memory_and_its_use() -> None:
     [
         ({"copies": 5}, 3 * 8 * 1000), ({"more_bytes": 10**6}, 10**6),
         ({"outputs": [1] * 4}, 3 * 2 * 8 * 1000), ({"row_bytes": 8}, 3 * 8 * 1000),
-        ({"noted_blocks": 9}, 27 * 8 * 1000), ({"listed": True, "outputs": [9]}, 8 * 12 * 1000),
+        ({"ranks": 2}, 3 * 8 * 1000), ({"listed": True, "outputs": [9]}, 8 * 12 * 1000),
         ({"first_bytes": 10**9}, 9 * 10**8),
     ],
 )  # fmt: skip

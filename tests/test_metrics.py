@@ -79,6 +79,8 @@ def test_binary_metrics_match_sklearn(n, decimals, batches):
     auc = reference.roc_auc_score(y[known] == TWO[1], scores[known])
     assert found["auc"] == pytest.approx(auc, abs=1e-12)
     assert found["auc_exact"] is True
+    precision = reference.average_precision_score(y[known] == TWO[1], scores[known])
+    assert found["pr_auc"] == pytest.approx(precision, abs=1e-12)
 
 
 @given(hnp.arrays(np.int8, st.integers(0, 40), elements=st.integers(0, 2)), st.data())
@@ -99,7 +101,9 @@ def test_histogram_auc_is_close(monkeypatch, decimals, scale):
     found = score(y, scores * scale, batches=10)  # the first batch is still kept, then folded
     assert found["auc_exact"] is False
     assert found["auc"] == pytest.approx(exact["auc"], abs=1e-3)
-    assert {**found, "auc": 0, "auc_exact": 0} == {**exact, "auc": 0, "auc_exact": 0}
+    assert found["pr_auc"] == pytest.approx(exact["pr_auc"], abs=1e-3)
+    some = {"auc": 0, "auc_exact": 0, "pr_auc": 0}
+    assert {**found, **some} == {**exact, **some}
 
 
 def test_histogram_orders_extreme_scores(monkeypatch):
@@ -119,7 +123,7 @@ def test_binary_metrics_without_rows_of_a_class(monkeypatch, limit):
     for label in TWO:
         assert score(np.full(4, label), [-1.0, 2.0, -3.0, 4.0])["auc"] is None
     empty = score([], [])
-    assert (empty["rows"], empty["accuracy"], empty["auc"]) == (0, None, None)
+    assert (empty["rows"], empty["auc"], empty["pr_auc"]) == (0, None, None)
     assert score([3.0, 7.0, 3.0], [0.0, 0.0, -0.0])["confusion"] == [[2, 0], [1, 0]]
     assert "auc" in BinaryMetrics([0.0, 1.0], auc=False).result()
 

@@ -167,6 +167,16 @@ def test_intercept_is_not_regularized(case: Case, tmp_path: Path) -> None:
     assert warm[1]["converged"]
 
 
+def test_intercept_alone_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbm.programs.training.newton._LEAST_NEAR", 100)
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(4000, 4)), np.where(random.random(4000) < 0.1, 1.0, -1.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    _, report = sbm.train(store, tmp_path / "m.model", {"intercept": True, "C": 1.0})
+    assert report["converged"]  # at weights of about 0, where all negative rows are at their kink
+    assert report["primal"] == pytest.approx(2 * (y > 0).sum(), rel=1e-2)
+
+
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_newton_calibrates_like_dual(loss: str, tmp_path: Path) -> None:
     X, y = Case(loss, 2).rows(n=900, noise=1.0)

@@ -3,14 +3,16 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
-from processes import started
+from processes import started, wait_until
 
 import sbm
 from sbm import compiled
@@ -93,14 +95,35 @@ def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
 @pytest.mark.process
 def test_compilers_end_with_a_killed_parent():
     code = (
-        "import os, time\nfrom sbm.programs.precompile import _end_with\nparent = os.getpid()\n"
-        "if not os.fork():\n    _end_with(parent)\n    print('begun', flush=True)\n"
+        "import os, time\nfrom sbm.compiled import end_with\nparent = os.getpid()\n"
+        "if not os.fork():\n    end_with(parent)\n    print('begun', flush=True)\n"
         "time.sleep(60)"
     )
     with started([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline()
         process.kill()
         assert process.stdout.read() == b""  # the worker has closed it, too
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_compiler_ends_with_a_stopped_command(tmp_path, number, code):
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    command = [sys.executable, "-m", "sbm", "train", tmp_path / "a.svm", "-o", tmp_path / "m.model"]
+    environment = {**os.environ, compiled.FOLDER: str(tmp_path / "cache")}
+    del environment[compiled.COMPILE_HERE]
+    with started(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("the system does not list children")
+        wait_until(children.read_text, process)
+        (child,) = children.read_text().split()
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == code
+    assert not list((tmp_path / "cache").glob("*.ready"))  # it did not wait for the compiler
+    assert number == signal.SIGKILL or "stopped" in said
+    wait_until(lambda: not Path("/proc", child).exists())
 
 
 def test_tasks_are_distributed_and_failures_reported(monkeypatch):

@@ -23,8 +23,15 @@ from sbm.programs.train import train_ranks
 from sbm.store.run import Run, runs_here
 
 pytestmark = pytest.mark.process
-OPTIONS = {"C": 0.1, "tol": 1e-4, "max_passes": 300, "mem": "400MB", "threads": 1}
-WORDS = shlex.split("-C 0.1 --tol 1e-4 --max-passes 300 --mem 400MB --threads 1")
+OPTIONS = {
+    "C": 0.1,
+    "tol": 1e-4,
+    "max_passes": 300,
+    "mem": "400MB",
+    "threads": 1,
+    "parts": "blocks",
+}
+WORDS = shlex.split("-C 0.1 --tol 1e-4 --max-passes 300 --mem 400MB --threads 1 --parts blocks")
 # Writes a checkpoint at the end of every round.
 OFTEN = ["--checkpoint-every", "0.001s"]
 

@@ -24,7 +24,7 @@ from sbm.errors import SettingsError, StoreError
 from sbm.programs.reporting import page as module
 from sbm.programs.reporting.figures import SECONDS, read_run
 from sbm.programs.reporting.page import first_charts, to_html
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 
 HOSTILE = "<script>alert(1)&\"'<!--.svm"
 

@@ -18,7 +18,7 @@ from sbm.alphas import Dense
 from sbm.errors import StoreError
 from sbm.store import container
 from sbm.store import run as module
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 C = 0.1

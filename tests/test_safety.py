@@ -12,8 +12,11 @@ from helpers import Passes
 from processes import started
 
 import sbm
-from sbm.errors import StoreError
-from sbm.store.blocks import BlockStore
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.store.blocks import BlockStore, write_manifest
+from sbm.store.files import lock
+from sbm.store.records import encode_record
+from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = "".join(f"{s}1 {k}:1 {k % 7 + 9}:0.5\n" for k in range(1, 9) for s in "+-") * 3
@@ -167,3 +170,105 @@ def test_model_replaces_only_a_model(here):
     assert Path("a.svm").read_text() == TEXT
     sbm.train("a.sbm", settings=sbm.Settings(C=2.0))
     assert sbm.Model.load("a.model").info["C"] == 2.0
+
+
+# ------------------------------------------------------------------- readers, and foreign things
+
+
+def changed_under(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Change a store after a reader has opened it."""
+    read, done = BlockStore.read_feature_ids, []
+
+    def first(store: BlockStore) -> Any:
+        ids = read(store)
+        if not done:
+            done.append(change())
+        return ids
+
+    monkeypatch.setattr(BlockStore, "read_feature_ids", first)
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+def test_change_under_a_reader_is_not_reported_as_damage(here, monkeypatch, is_expired):
+    sbm.split("a.svm", "r.sbm", blocks=2)
+    sbm.split("b.svm", "r.sbm", append=True, blocks=2)
+    sbm.train("r.sbm", "r.model", {"max_passes": 1})
+
+    def change() -> None:
+        if is_expired:
+            sbm.expire("r.sbm", sources="a.svm")
+        else:
+            sbm.split("b.svm", "r.sbm", force=True, blocks=1)
+
+    for reader in (sbm.check, lambda store: sbm.predict("r.model", store)):
+        with monkeypatch.context() as patch:
+            changed_under(patch, change)
+            with pytest.raises(StoreError, match=r"r\.sbm was changed in the meantime"):
+                reader("r.sbm")
+        sbm.split("a.svm", "r.sbm", force=True, blocks=2)
+        sbm.split("b.svm", "r.sbm", append=True, blocks=2)
+
+
+def test_run_at_work_is_in_use_for_other_settings_and_tune(here):
+    sbm.split("a.svm", "r.sbm", blocks=2)
+    sbm.train("r.sbm", "r.model", {"max_passes": 1, "tol": 1e-9})
+    record = Run.read(Path("r.model.run"))
+    with lock(Path("r.model.run/lock"), "it"):
+        unfinished = {k: v for k, v in record.items() if k != "report"}
+        Path("r.model.run/run.json").write_bytes(encode_record("run", unfinished))
+        with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
+            sbm.train("r.sbm", "r.model", {"C": 7.0})
+        with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
+            sbm.tune("r.sbm", "r.model", Cs=[1.0, 2.0])
+    with pytest.raises(SettingsError, match=r"unfinished training with other settings: -C 1.0"):
+        sbm.train("r.sbm", "r.model", {"C": 7.0})
+
+
+def test_pipes_in_place_of_files_are_refused(here):
+    sbm.split("a.svm", "r.sbm", blocks=2)
+    os.mkfifo("pipe.model")
+    for use in (sbm.info, lambda path: sbm.predict(path, "a.svm"), sbm.check):
+        with pytest.raises(StoreError, match=r"pipe\.model"):
+            use("pipe.model")
+    for name in ("log.jsonl", "lock"):
+        folder = Path(f"{name}.model.run")
+        folder.mkdir()
+        os.mkfifo(folder / name)
+        if name == "log.jsonl":
+            with pytest.raises(StoreError, match=r"log\.jsonl is not a regular file"):
+                sbm.train("r.sbm", f"{name}.model", {"max_passes": 1})
+        else:
+            sbm.train("r.sbm", f"{name}.model", {"max_passes": 1})  # it can be locked
+
+
+def test_store_with_foreign_files_is_not_replaced(here):
+    sbm.split("a.svm", "r.sbm", blocks=2)
+    Path("r.sbm/thesis.txt").write_text("years")
+    with pytest.raises(StoreError, match=r"r\.sbm also holds thesis\.txt"):
+        sbm.split("a.svm", "r.sbm", force=True)
+    assert Path("r.sbm/thesis.txt").read_text() == "years"
+    Path("r.sbm/thesis.txt").unlink()
+    sbm.split("a.svm", "r.sbm", force=True)
+
+
+def test_killed_expire_is_finished_by_the_same_command(here, monkeypatch):
+    sbm.split("a.svm", "r.sbm", blocks=2)
+    sbm.split("b.svm", "r.sbm", append=True, blocks=2)
+    before = {path.name for path in Path("r.sbm").glob("block*")}
+    with monkeypatch.context() as patch:
+        patch.setattr("sbm.programs.expire.store_files.write_manifest", kill_after(write_manifest))
+        with pytest.raises(KeyboardInterrupt):
+            sbm.expire("r.sbm", sources="a.svm")
+    assert {path.name for path in Path("r.sbm").glob("block*")} == before
+    with pytest.raises(DataError, match=r"a\.svm was already dropped from r\.sbm"):
+        sbm.expire("r.sbm", sources="a.svm")
+    assert len(list(Path("r.sbm").glob("block*"))) == 2
+    sbm.check("r.sbm")
+
+
+def kill_after(do: Callable[..., object]) -> Callable[..., None]:
+    def killed(*arguments: Any) -> None:
+        do(*arguments)
+        raise KeyboardInterrupt
+
+    return killed

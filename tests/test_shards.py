@@ -15,7 +15,7 @@ from sbm.programs.split import split
 from sbm.programs.splitting import destination
 from sbm.programs.tune import tune
 from sbm.store.blocks import BlockStore, require_whole
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 
 N_SHARDS, N_BLOCKS = 4, 11

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
+import sklearn.svm
 from families import Case, make_store, row_losses
 from helpers import fit
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer
@@ -90,9 +91,9 @@ def one_class():
     return SBMOneClass(0.2, tol=1e-4, max_iter=400, random_state=0)
 
 
-def flat(estimator):
+def flat(estimator, scaling=None):
     """Weights and intercept as one vector, the latter as the weight of a feature."""
-    scaling = getattr(estimator, "intercept_scaling", 1.0)
+    scaling = scaling or getattr(estimator, "intercept_scaling", 1.0)
     return np.concatenate([np.ravel(estimator.coef_), np.ravel(estimator.intercept_) / scaling])
 
 
@@ -106,6 +107,7 @@ def assert_same_optimum(first, second):
 
 SVC = {"C": C, "tol": 1e-9, "max_iter": 1_000_000, "dual": True, "random_state": 0}
 SCALED, PLAIN = {"intercept_scaling": 3.0}, {"fit_intercept": False}
+FREE = {"intercept_scaling": np.inf}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,9 @@ SCALED, PLAIN = {"intercept_scaling": 3.0}, {"fit_intercept": False}
         (regressor("epsilon_insensitive"), LinearSVR(**SVC, epsilon=0.1), 0),
         (regressor(), LinearSVR(**SVC, epsilon=0.1, loss="squared_epsilon_insensitive"), 0),
         (regressor("squared_error", **PLAIN), Ridge(1 / (2 * C), **PLAIN), 0),
+        (classifier("hinge", **FREE), sklearn.svm.SVC(C=C, kernel="linear", tol=1e-9), 2),
+        (classifier("log_loss", **FREE), LogisticRegression(C=C, solver="newton-cholesky"), 2),
+        (regressor("squared_error", **FREE), Ridge(1 / (2 * C)), 0),
     ],
 )  # fmt: skip
 def test_optimum_matches_sklearn(estimator, peer, classes):
@@ -127,17 +132,19 @@ def test_optimum_matches_sklearn(estimator, peer, classes):
     estimator.fit(X, y)
     peer.fit(X, y)
     certificate = estimator.model_.certificate
+    scaling = getattr(estimator, "intercept_scaling", 1.0)
 
     def objective(fitted):
         z = X @ np.atleast_2d(fitted.coef_).T + np.ravel(fitted.intercept_)
         each = row_losses(estimator.loss, z, y, list(range(classes)))
-        return 0.5 * (flat(fitted) ** 2).sum() + C * each.sum()
+        return 0.5 * (flat(fitted, scaling) ** 2).sum() + C * each.sum()
 
     assert estimator.dual_gap_ == certificate["relative_gap"] <= TOL
     assert objective(estimator) == pytest.approx(certificate["primal"], rel=1e-9)
     assert certificate["dual"] <= objective(peer) * (1 + 1e-9)
     assert objective(estimator) <= objective(peer) * (1 + TOL) + 1e-9
-    assert np.linalg.norm(flat(estimator) - flat(peer)) <= np.sqrt(2 * certificate["gap"]) + 1e-3
+    distance = np.linalg.norm(flat(estimator) - flat(peer, scaling))
+    assert distance <= np.sqrt(2 * certificate["gap"]) + 1e-3
     assert estimator.coef_.shape == peer.coef_.shape
     predicted = estimator.predict(X)
     if not classes:

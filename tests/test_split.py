@@ -509,9 +509,9 @@ class FullDisk(io.FileIO):
         return super().write(data)
 
 
-def open_on_full_disk(path, mode="r", opener=None):
+def open_on_full_disk(path, mode="r", **options):
     is_new = set(mode) & set("wa")
-    return FullDisk(path, mode, opener=opener) if is_new else open(path, mode, opener=opener)
+    return FullDisk(path, mode, **options) if is_new else open(path, mode, **options)
 
 
 @pytest.mark.parametrize("append", [False, True])

@@ -1,5 +1,7 @@
 """A step of the solver against the definitions of every loss: optimum, certificate, screening."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from families import CASES, OF_ALPHA, OF_MARGIN
@@ -15,7 +17,7 @@ from sbm.solver import problem as problem_module
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.class_blocks import ClassBlocks, deal_classes
 from sbm.solver.gap import GapWatch
-from sbm.solver.problem import MultiProblem, OneClass, Problem, Rounds
+from sbm.solver.problem import Damping, MultiProblem, OneClass, Problem, Rounds
 from sbm.solver.variables import DenseSet, ListPool
 
 # Kinds that one solver trains: two classes, targets, or all classes together.
@@ -447,6 +449,27 @@ def test_seed_decides_order_of_visits():
 # ---------------------------------------------------------------------------------- one visit
 
 
+class Damped:
+    """Makes a round as one of several ranks, with the same damping of all weights."""
+
+    dual_sum = 0.0
+
+    def __init__(self, solver, sigma):
+        self.solver = solver
+        solver.working.rest = np.zeros(len(solver.working.age), np.uint8)
+        code, touched = np.zeros(len(solver.W), np.uint8), np.zeros(len(solver.W) + 2, np.int32)
+        self.damping = Damping(np.full(64, sigma), sigma, code, touched, solver.working.rest)
+
+    def solve(self, work, how):
+        chunks = np.arange(-(-work.n // how.chunk))
+        how = dataclasses.replace(how, damping=self.damping, order=chunks)
+        stats = self.solver.problem.solve(work, self.solver.W, how)
+        code, touched = self.damping.code, self.damping.touched
+        np.testing.assert_array_equal(np.sort(touched[1 : touched[0] + 1]), np.flatnonzero(code))
+        self.dual_sum += float(stats[0])
+        return stats
+
+
 @pytest.mark.parametrize("case", SINGLE, ids=str)
 @pytest.mark.parametrize(("bias", "weighted"), [(0.0, True), (1.5, False)])
 def test_visit_solves_for_one_variable_exactly(case, bias, weighted):
@@ -459,7 +482,7 @@ def test_visit_solves_for_one_variable_exactly(case, bias, weighted):
         ends = (0.0,) if sim.loss.squared else (0.0, low, limit)
         alpha[i] = random.choice([*ends, random.uniform(low, limit)])
         sim.spill[block].values[0] = alpha[i]
-        sim.solver.sigma = sigma = random.choice([1.0, 3.0])
+        sim.solver.together = Damped(sim.solver, sigma := random.choice([1.0, 3.0]))
         sim.solver.W[:] = before = random.normal(size=sim.solver.W.shape)
         totals, m = sim.step(block).totals, sim.margins(before)
         new = alpha.copy()
@@ -697,7 +720,8 @@ def test_one_class_visit_moves_alpha_weights_and_level():
     problem.agree_on_scale([scale := 3.0], [1.0])
     for block, (i,) in enumerate(sim.blocks):
         sim.spill[block].values[0] = old = random.choice([0.0, 0.3, 1.0]) * upper[i]
-        sim.solver.sigma = sigma = (1.0, 2.0)[block % 2]
+        sigma = (1.0, 2.0)[block % 2]
+        sim.solver.together = None if sigma == 1 else Damped(sim.solver, sigma)
         sim.solver.W[:] = before = random.normal(size=(N_FEATURES, 1))
         problem.state()["level"][0] = random.normal() * 20
         (rho, total, visited), x = problem.numbers(), sim.X[i]

@@ -35,7 +35,7 @@ from sbm.cli import main
 from sbm.errors import SbmError
 from sbm.models.model import Model
 from sbm.programs.streaming import state as stream_job
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -516,13 +516,13 @@ def test_resumed_stream_keeps_its_settings(monkeypatch):
 def test_invalid_resume_is_refused():
     refusal(None, r"no stream .*other\.model .*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
-    record = Run.read(Path("other.model.run"))
-    del record["progressive"], record["seen"]
-    Path("other.model.run/run.json").write_bytes(encode_record("run", record))
-    refusal(None, r"other\.model\.run .*'seen'", resume=True)
     sbm.split(["d.svm"], "d.sbm", blocks=2)
     with pytest.raises(SbmError, match=r"other\.model\.run .*sbm stream"):
         sbm.train("d.sbm", "m.model", {"mem": "400MB", "warm_start": str(OTHER)})
+    record = Run.read(Path("other.model.run"))
+    del record["seen"]
+    Path("other.model.run/run.json").write_bytes(encode_record("run", record))
+    refusal(None, r"other\.model\.run.* \(seen is missing", resume=True)
     sbm.train("d.sbm", ONE, {"mem": "400MB"})
     with pytest.raises(SbmError, match=r"one\.model\.run .*sbm train"):
         learn(None, ONE, resume=True)

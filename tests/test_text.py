@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import as_rows
+from helpers import as_rows, store_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 from streams import PACK, small_pieces
 
+import sbm
 from sbm.errors import DataError
 from sbm.inputs.text import Source, expand_inputs, parse_sources
 
@@ -30,7 +31,7 @@ PACKED = pytest.mark.parametrize("ending", [ending for ending in PACK if ending]
 
 
 def read(
-    *names: str | Path, ahead: int = 2, skip: bool = False, largest_line: int = 1 << 30
+    *names: str | Path, ahead: int = 2, skip: bool = False, largest_line: int | None = None
 ) -> tuple[list[Source], list[Row]]:
     sources = expand_inputs([str(name) for name in names])
     rows: list[Row] = []
@@ -213,3 +214,58 @@ def test_too_long_line_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 1 <= int(said.removeprefix(f"{path}:").split()[0]) <= 101
     assert "512 bytes" in said
     assert "--mem" in said
+
+
+# -------------------------------------------------------------------------------- very many files
+
+
+@pytest.fixture
+def few_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbm.inputs.formats.MOST_SOURCES", 4)
+
+
+def write_many(folder: Path, n: int) -> bytes:
+    """Write `n` files, with and without a last line end, blank, compressed; return their text."""
+    dice, whole = random.Random(n), b""
+    for k in range(n):
+        text = b"".join(line_of(dice.randrange(9, 60), k) + b"\n" for _ in range(dice.randrange(4)))
+        text += dice.choice([b"", b"", b"# none", b"2 7:1", b"\n\n"])
+        ending = dice.choice(["", "", *PACK])
+        begin = b"\xef\xbb\xbf" if dice.random() < 0.2 and not ending else b""
+        write(folder / f"{k:03d}.svm{ending}", PACK[ending](text) if ending else begin + text)
+        whole += text if not text or text.endswith(b"\n") else text + b"\n"
+    return whole
+
+
+def test_very_many_files_are_read_as_few_sources(tmp_path: Path, few_sources: None) -> None:
+    for n in (5, 30, 61):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        whole = write(tmp_path / f"{n}.svm", write_many(folder, n))
+        store = sbm.split(folder / "*", tmp_path / f"{n}.sbm", shuffle=False, blocks=1)
+        one = sbm.split(whole, tmp_path / f"{n}-one.sbm", shuffle=False, blocks=1)
+        assert [store[k] for k in ("rows", "nnz", "features")] == [
+            one[k] for k in ("rows", "nnz", "features")
+        ]
+        assert store_rows(tmp_path / f"{n}.sbm") == store_rows(tmp_path / f"{n}-one.sbm")
+        sources = sbm.info(tmp_path / f"{n}.sbm")["sources"]
+        assert len(sources) <= 4
+        with pytest.raises(DataError, match="already in"):
+            sbm.split(folder / "*", tmp_path / f"{n}.sbm", append=True)
+
+
+def test_error_in_one_of_very_many_files_is_located(tmp_path: Path, few_sources: None) -> None:
+    write_many(tmp_path, 40)
+    for k in range(40):
+        (path,) = tmp_path.glob(f"{k:03d}*")
+        before = path.read_bytes()
+        ending = path.suffix.replace(".svm", "")
+        text = b"1 1:1\n\n1 oops\n"
+        path.write_bytes(PACK[ending](text) if ending else text)
+        with pytest.raises(DataError, match=rf"^{path}:3: found 'oops'"):
+            sbm.split(tmp_path / "*.svm*", tmp_path / "s.sbm")
+        if ending:
+            path.write_bytes(PACK[ending](text)[:-3])
+            with pytest.raises(DataError, match=rf"^{path}: cannot read"):
+                sbm.split(tmp_path / "*.svm*", tmp_path / "s.sbm")
+        path.write_bytes(before)

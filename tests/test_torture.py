@@ -10,6 +10,7 @@ from scripts.torture import memory as torture_memory
 from scripts.torture.faults import run as run_faults
 from scripts.torture.faulty_files import Trouble
 from scripts.torture.flips import run as run_flips
+from scripts.torture.hostile import run as run_hostile
 from scripts.torture.kills import run as run_kills
 from scripts.torture.memory import Data, grid
 from scripts.torture.scenarios import Stage, run_command, write_texts
@@ -23,7 +24,9 @@ def ignore(text: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("run", "cases"), [(run_kills, 4), (run_faults, 4), (run_flips, 80)])
+@pytest.mark.parametrize(
+    ("run", "cases"), [(run_kills, 4), (run_faults, 4), (run_flips, 80), (run_hostile, 24)]
+)
 def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
     tally = run(cases, 5, tmp_path, ignore)
     assert tally.failures == []
@@ -32,7 +35,9 @@ def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize(("run", "cases"), [(run_kills, 50), (run_faults, 50), (run_flips, 1000)])
+@pytest.mark.parametrize(
+    ("run", "cases"), [(run_kills, 50), (run_faults, 50), (run_flips, 1000), (run_hostile, 4000)]
+)
 def test_much_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
     tally = run(cases, 1, tmp_path, ignore)
     assert tally.failures == []

@@ -293,7 +293,7 @@ def test_invalid_data_and_settings_are_refused(tmp_path, monkeypatch, data, opti
 
 def test_unusual_labels_are_reported():
     class Labelled:
-        name, n_rows = "d", 9
+        name, n_rows, label_names = "d", 9, ()
 
         def __init__(self, labels):
             self.labels = labels

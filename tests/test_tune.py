@@ -105,8 +105,13 @@ def test_table_matches_separate_models(classes, blocks, loss, metric, data, tmp_
     sign = -1 if metric in ("mse", "mae") else 1
     best = max(report["settings"], key=lambda row: sign * row["mean"])
     assert report["best"] == best["C"]
+    check_folds(report, classes, how, tmp_path)
+
+
+def check_folds(report, classes, how, tmp_path):
+    """Compare the metric of each fold with that of a model of the other rows."""
     X, y = make_rows(classes)
-    folds = folds_of(X)
+    folds, metric = folds_of(X), report["metric"]
     for f in range(N_FOLDS):
         rest = write_rows(tmp_path / "rest.svm", X[folds != f], y[folds != f])
         held = write_rows(tmp_path / "held.svm", X[folds == f], y[folds == f])
@@ -117,6 +122,38 @@ def test_table_matches_separate_models(classes, blocks, loss, metric, data, tmp_
             expected = sbm.predict(model, held)[metric]
             exact = metric in ("accuracy", "macro_f1")
             assert row["folds"][f] == pytest.approx(expected, rel=1e-12 if exact else 2e-3)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_intercept_of_folds_is_not_regularized(loss, data, tmp_path, monkeypatch):
+    try_everything(monkeypatch)
+    how = {"loss": loss, "intercept": True}
+    _, report = tune(data / "3-4.sbm", tmp_path, (0.02, 0.2), tol=1e-10, **how)
+    assert {row["status"] for row in report["settings"]} == {"converged"}
+    check_folds(report, 3, how, tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch):
+    found, calls = [], []
+
+    def stop(self):
+        calls.append(self.passes)
+        if self.passes == 3 and calls.count(3) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tuning, "give_up", stop)
+    for threads in (1, 2):
+        how = {"loss": loss, "solver": "newton", "tol": 1e-6, "threads": threads, "folds": 3}
+        place = tmp_path / str(threads)
+        place.mkdir()
+        if threads == 1:
+            with pytest.raises(KeyboardInterrupt):
+                tune(data / "3-4.sbm", place, (0.1, 1), **how)
+        model, report = tune(data / "3-4.sbm", place, (0.1, 1), **how)
+        found.append((model.W.tobytes(), without_seconds(report["settings"])))
+    assert found[0] == found[1]
+    assert calls.count(3) > 1
 
 
 def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from sbm.engine.engine import FULL_PASS, Engine
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
-from sbm.store.manifest import encode_record
+from sbm.store.records import encode_record
 from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)

@@ -70,9 +70,23 @@ _READING = {
         "--label", metavar="COLUMN",
         help="Column of the labels in a table.  [default: label, y or target]",
     ),
-    "text": click.option(
-        "--text", multiple=True, metavar="COLUMN",
-        help="Column of a table whose cells are always text; may be repeated.",
+    "categorical": click.option(
+        "--categorical", multiple=True, metavar="COLUMN",
+        help="Column of a table whose cells are always words; may be repeated.",
+    ),
+    "weight": click.option(
+        "--weight", metavar="COLUMN", help="Column of a table that holds the weight of each row."
+    ),
+    "exclude": click.option(
+        "--exclude", multiple=True, metavar="COLUMN",
+        help="Column of a table to leave out; may be repeated.",
+    ),
+    "feature_names": click.option(
+        "--feature-names", type=click.Path(), metavar="FILE",
+        help="Names of features, for text that has only ids: a line ID NAME for each.",
+    ),
+    "names": click.option(
+        "--names/--no-names", default=True, help="Keep the names of features.  [default: keep]"
     ),
 }  # fmt: skip
 _KEEP_STORE = click.option(
@@ -130,8 +144,8 @@ def cli() -> None:
 @some(without(_READING, "blocks", "dtype"))
 @shared
 def split(
-    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, text: tuple[str, ...],
-    on_error: str | None, **options: Any,
+    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
+    categorical: tuple[str, ...], on_error: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Turn text into a block store to train on.
 
@@ -143,8 +157,8 @@ def split(
 
     begin, compiled_before = clock(), compile_seconds()
     report = job(
-        inputs, shuffle=not no_shuffle, text=text or None, on_error=on_error or "fail",
-        progress=terminal, **options,
+        inputs, shuffle=not no_shuffle, categorical=categorical or None,
+        on_error=on_error or "fail", progress=terminal, **options,
     )  # fmt: skip
     report["seconds"] = clock() - begin
     report["compile_seconds"] = compile_seconds() - compiled_before
@@ -207,7 +221,8 @@ def train(
     data, options["warm_start"] = _start(data, options["warm_start"])
     data, keep_store = _kept(data, keep_store)
     reading = {name: options.pop(name) for name in _READING}
-    reading |= {"text": reading["text"] or None, "on_error": reading["on_error"] or "fail"}
+    reading["categorical"] = reading["categorical"] or None
+    reading["on_error"] = reading["on_error"] or "fail"
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
@@ -516,6 +531,28 @@ def info(terminal: Terminal, path: Path) -> None:
     terminal.answer(job(path), lambda facts: show.info(facts, every=terminal.verbose))
 
 
+@cli.command(cls=Command, example="sbm inspect big.model --top 20")
+@click.argument("model", type=FILE)
+@click.argument("newer", required=False, metavar="[NEWER]", type=FILE)
+@click.option(
+    "--top", type=int, default=10, metavar="N",
+    help="Number of largest and smallest weights, or of changes, per class.  [default: 10]",
+)  # fmt: skip
+@click.option("--tsv", is_flag=True, help="Print a table separated by tabs.")
+@shared
+def inspect(terminal: Terminal, model: Path, tsv: bool, **options: Any) -> None:
+    """Show the weights of a model, or what changed in a newer one.
+
+    MODEL and NEWER are models of sbm or LIBLINEAR. Features are shown by name if the training data
+    had names, otherwise by id.
+    """
+    from sbm.programs.inspect import inspect as job
+
+    if tsv and terminal.as_json:
+        raise SettingsError("--tsv and --json are two forms of the same output; give one")
+    terminal.answer(job(model, **options), show.inspect_table if tsv else show.inspect)
+
+
 @cli.command(cls=Command, example="sbm check big.sbm")
 @click.argument("store", type=FILE)
 @shared
@@ -524,6 +561,35 @@ def check(terminal: Terminal, store: Path) -> None:
     from sbm.programs.info import check as job
 
     terminal.answer(job(store, progress=terminal), show.check)
+
+
+@cli.command(cls=Command, example="sbm cat big.sbm -o big.svm")
+@click.argument("store", type=FILE)
+@click.option(
+    "-o", "--output", type=FILE, default="-", metavar="FILE",
+    help="File to write.  [default: standard output]",
+)  # fmt: skip
+@click.option(
+    "--format", type=click.Choice(["libsvm", "parquet", "feather"]), default="libsvm",
+    help="LIBSVM text, or records of label, indices and values.  [default: libsvm]",
+)  # fmt: skip
+@click.option(
+    "--names", type=NEW_FILE, metavar="FILE",
+    help="Also write the names of features here, for --feature-names.",
+)  # fmt: skip
+@shared
+def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
+    """Write the rows of a store in the order of its sources.
+
+    sbm split makes the same rows of the output. Parquet and Feather need pyarrow.
+    """
+    from sbm.programs.cat import cat as job
+
+    to_stdout = str(output) == "-"
+    if to_stdout and terminal.as_json:
+        raise SettingsError("-o - and --json both write to standard output; give -o a file name")
+    report = job(store, output, progress=terminal, **options)
+    terminal.answer(report, show.cat, tell=complain if to_stdout else echo)
 
 
 @cli.command(cls=Command, example="sbm report small.model big.model -o report.html")

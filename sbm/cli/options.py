@@ -38,7 +38,7 @@ ON_ERROR = click.option(
     help="What to do with a malformed line.  [default: fail]",
 )  # fmt: skip
 INPUT_FORMAT = click.option(
-    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet"]),
+    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
     help="Format of the input.  [default: by the extension, else libsvm]",
 )  # fmt: skip
 _NUMBERS = (int, float)
@@ -50,8 +50,9 @@ GROUPS = {
                      "checkpoint_every"), _MEMORY),
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
-                     "text", "keep_store"), _TEXT),
-    **dict.fromkeys(("launch", "class_blocks", "sigma", "sync_every", "comm_timeout"), _PROCESSES),
+                     "categorical", "weight", "exclude", "feature_names", "names",
+                     "keep_store"), _TEXT),
+    **dict.fromkeys(("launch", "class_blocks", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import TIME, choose_unit, count, format_number, format_size
+from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
 __all__ = [
-    "check", "expire", "export", "info", "not_converged", "open_lines", "plan",
-    "precompile", "quality", "report", "split", "stream", "train", "tune",
+    "cat", "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged",
+    "open_lines", "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
 ]  # fmt: skip
 
 Report = dict[str, Any]
@@ -41,6 +41,8 @@ def split(report: Report, min_count: int) -> Lines:
     yield from _compiling(report["compile_seconds"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
+    for one, other in report["collisions"][:1]:
+        yield f"features share ids, such as {one} and {other}; more --hash-bits avoid this"
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
 
@@ -50,6 +52,15 @@ def _left_out(rare: Report) -> str:
         f"{count(rare['features'], 'feature')} in fewer than {count(rare['min_count'], 'row')} "
         f"left out ({count(rare['nnz'], 'nonzero')})"
     )
+
+
+def cat(report: Report) -> Lines:
+    """Show what was written, and what the format cannot hold."""
+    rows, nnz = count(report["rows"], "row"), count(report["nnz"], "nonzero")
+    yield f"{report['output']}: {rows}, {nnz}"
+    if report["left_out"]:
+        what = {"weights": "weights of rows", "words": "labels as words"}
+        yield f"left out: {' and '.join(what[k] for k in report['left_out'])} (--format parquet)"
 
 
 def expire(report: Report) -> Lines:
@@ -85,7 +96,7 @@ def open_lines(report: Report) -> Lines:
 
 # ---------------------------------------------------------------------------------------- info
 
-_ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired")
+_ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired", "names_bytes")
 _ONLY_IF_VERBOSE = ("block_rows", "options")
 
 
@@ -104,7 +115,7 @@ def info(facts: Report, every: bool = False) -> Lines:
 
 
 def _in_words(name: str, value: Any) -> str:
-    if name in ("bytes", "memory_bytes"):
+    if name in ("bytes", "memory_bytes", "names_bytes"):
         return format_size(value)
     if name == "labels" and isinstance(value, dict):
         return _label_counts(value)
@@ -137,7 +148,8 @@ def _plainly(value: Any) -> str:
 
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
-    shown = ", ".join(f"{format_number(label)} ({n:,})" for label, n in pairs[:20])
+    words = dict(enumerate(labels.get("names", [])))
+    shown = ", ".join(f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs[:20])
     return shown + (f", ... {len(pairs)} in total" if len(pairs) > 20 else "")
 
 
@@ -214,7 +226,8 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         helps += ["more --mem, or fewer blocks"]
-    helps += [] if is_falling else ["a smaller -C"]
+    if not is_falling:
+        helps.append("a smaller --nu" if settings.loss == "one_class" else "a smaller -C")
     if left and helps:
         yield f"sbm: this may help: {', '.join(helps)}"
     if report["visits_cut_short"]:
@@ -365,7 +378,7 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
     elif "macro_f1" in report:
         yield from _multi(report, prefix, every_class)
     else:
-        yield from _binary(report, prefix)
+        yield from _binary(report, prefix, every_class)
     if report.get("log_loss") is not None:
         brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
         yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
@@ -400,8 +413,10 @@ def _labelled(report: Report) -> int:
     return int(report["rows"] - report["unlabelled_rows"])
 
 
-def _binary(report: Report, prefix: str) -> Lines:
+def _binary(report: Report, prefix: str, every_class: bool) -> Lines:
     auc = "" if report["auc"] is None else f", AUC {report['auc']:.6f}"
+    if every_class and report["pr_auc"] is not None:
+        auc += f", PR-AUC {report['pr_auc']:.6f}"
     yield (
         f"{prefix}accuracy {100 * report['accuracy']:.4f} % "
         f"({report['correct']:,} of {_labelled(report):,}){auc}"
@@ -420,7 +435,7 @@ def _classes(classes: list[Report], width: int) -> Lines:
             for k in ("precision", "recall", "f1")
         )
         yield (
-            f"{format_number(row['label']):>{width}}{figures} {row['support']:9,} "
+            f"{format_label(row['label']):>{width}}{figures} {row['support']:9,} "
             f"{row['predicted']:10,}"
         )
 
@@ -437,7 +452,7 @@ def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
     if report["top_n"] > 1:
         yield f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %"
     classes = report["classes"]
-    width = max(8, *(len(format_number(label)) for label in report["labels"]))
+    width = max(8, *(len(format_label(label)) for label in report["labels"]))
     if every_class or len(classes) <= _ALL_CLASSES:
         yield from _classes(classes, width)
     else:
@@ -464,10 +479,69 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
         return
     yield "most frequent confusions (true -> predicted: rows)"
     for true, predicted, n in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
-        yield f"{format_number(true):>{width}} -> {format_number(predicted)}: {n:,}"
+        yield f"{format_label(true):>{width}} -> {format_label(predicted)}: {n:,}"
 
 
 # ------------------------------------------------------------------------- models and reports
+
+
+def inspect(report: Report) -> Lines:
+    """Show the largest and smallest weights per class, or the largest changes."""
+    if "models" in report:
+        yield from _changed(report)
+        return
+    yield (
+        f"{report['loss']}, {count(report['features'], 'feature')}: "
+        f"{count(report['nonzero_weights'], 'nonzero weight')} of {report['weights']:,} "
+        f"({100 * report['nonzero_share']:.3g} %)"
+    )
+    if report["scale"] != "none":
+        yield f"trained with --scale {report['scale']}; weights are for values as they are"
+    for row in report["classes"]:
+        yield (
+            f"{_class(row)}: intercept {row['intercept']:.6g}, norm {row['l2_norm']:.6g} "
+            f"(l1 {row['l1_norm']:.6g}), {count(row['nonzero_weights'], 'nonzero weight')}"
+        )
+        for feature in row["top"] + row["bottom"][::-1]:
+            yield f"{feature['weight']:14.6g}  {_feature(feature)}"
+
+
+def _class(row: Report) -> str:
+    return "prediction" if row["label"] is None else f"label {row['label']}"
+
+
+def _feature(feature: Report) -> str:
+    return feature["name"] or str(feature["id"])
+
+
+def _changed(report: Report) -> Lines:
+    yield (
+        f"{count(report['features_added'], 'feature')} added, "
+        f"{report['features_removed']:,} removed (with nonzero weights)"
+    )
+    for what in ("added", "removed"):
+        if labels := report[f"labels_{what}"]:
+            yield f"labels {what}: {', '.join(map(str, labels))}"
+    for row in report["classes"]:
+        cosine = "-" if row["cosine"] is None else f"{row['cosine']:.6f}"
+        before, after = row["intercepts"]
+        yield (
+            f"{_class(row)}: cosine {cosine}, norm of the change {row['l2_change']:.6g}, "
+            f"intercept {before:.6g} -> {after:.6g}"
+        )
+        for feature in row["changes"]:
+            yield f"{feature['before']:14.6g} -> {feature['after']:<12.6g}  {_feature(feature)}"
+
+
+def inspect_table(report: Report) -> Lines:
+    """Show the same features as a table."""
+    figures = ("before", "after") if "models" in report else ("weight",)
+    yield "\t".join(["label", "id", "name", *figures])
+    for row in report["classes"]:
+        for feature in row.get("changes") or row.get("top", []) + row.get("bottom", [])[::-1]:
+            cells = ["" if row["label"] is None else row["label"], feature["id"]]
+            name = (feature["name"] or "").replace("\t", " ").replace("\n", " ")
+            yield "\t".join(map(str, [*cells, name, *(feature[figure] for figure in figures)]))
 
 
 def export(report: Report) -> Lines:

@@ -23,7 +23,7 @@ __all__ = [
 
 
 # Control characters in file names could move the cursor of a terminal, or worse.
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if c != ord("\n")}
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if chr(c) not in "\t\n"}
 
 
 def echo(text: str) -> None:

@@ -36,6 +36,7 @@ EXIT_TIMEOUT = 75
 TIMEOUT = 600.0
 # Numbers per slice of a sum: a rank needs memory for at most 5 times as many in addition to W.
 SLICE = 1 << 19
+SMALL = 8192  # fewer numbers are sent to all ranks at once
 PAIR_BYTES = 12  # an index and a value
 MOST_BYTES = 1 << 30  # per message: an MPI library may count in 32 bits
 # Polling, in seconds. A waiting rank first polls without a pause, then sleeps for a share of the
@@ -64,6 +65,17 @@ class Comm(Protocol):
 
     def gather(self, numbers: Sequence[float]) -> Floats:
         """Gather n numbers from each rank; return shape (size, n), float64."""
+
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        """Return the array of each rank, by rank; all know their sizes.
+
+        Parameters
+        ----------
+        mine : ndarray, shape (sizes[rank],)
+        sizes : ndarray, shape (size,), int64
+        """
 
     def share(self, content: Any) -> list[Any]:
         """Return the JSON content of each rank, by rank, as copies."""
@@ -96,6 +108,12 @@ class SerialComm:
     def gather(self, numbers: Sequence[float]) -> Floats:
         """See `Comm`."""
         return np.array([numbers], np.float64)
+
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        """See `Comm`."""
+        return [mine]
 
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
@@ -151,6 +169,9 @@ class MpiComm:
         flat = array.reshape(-1)
         parts = [flat[k : k + SLICE] for k in range(0, len(flat), SLICE)]
         if not parts or self.size == 1:
+            return
+        if len(flat) <= SMALL:
+            flat[:] = 0.0 + np.add.reduce(self._gather(flat), axis=0)
             return
         counts = self._gather(np.array([np.count_nonzero(part) for part in parts], np.int64))
         for part, n_nonzero in zip(parts, counts.sum(axis=0), strict=True):
@@ -251,16 +272,21 @@ class MpiComm:
         theirs: Floats = self._gather(np.array(numbers, np.float64))
         return theirs
 
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        """See `Comm`."""
+        ends = np.cumsum(sizes)
+        theirs = np.empty(ends[-1], mine.dtype)
+        self._count(mine.nbytes * (self.size - 1))
+        self._wait(self._world.Iallgatherv(mine, [theirs, (sizes, ends - sizes)]))
+        return np.split(theirs, ends[:-1])
+
     def share(self, content: Any) -> list[Any]:
         """See `Comm`."""
         mine = np.frombuffer(json.dumps(content).encode(), np.uint8)
         sizes = self._gather(np.array([len(mine)], np.int64))[:, 0]
-        ends = np.cumsum(sizes)
-        theirs = np.empty(ends[-1], np.uint8)
-        self._count(mine.nbytes * (self.size - 1))
-        self._wait(self._world.Iallgatherv(mine, [theirs, (sizes, ends - sizes)]))
-        texts = [theirs[end - n : end].tobytes() for end, n in zip(ends, sizes, strict=True)]
-        return [json.loads(text) for text in texts]
+        return [json.loads(text.tobytes()) for text in self.collect(mine, sizes)]
 
     def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
         """See `Comm`."""

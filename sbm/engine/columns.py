@@ -36,8 +36,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
-# Doubles per feature: of each model (weights, slopes), and of all together (counts, squares, sizes,
-# last pass, column, and to choose features: eight).
+# Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
+# together (counts, squares, sizes, last pass, column, and to choose features: eight).
 _OF_A_FIT, _OF_ALL = 2, 13
 # Doubles per row: margins of each model, and of each model that is solved.
 _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
@@ -50,7 +50,9 @@ def _column_bytes(fits: int) -> int:
     return _COLUMN + _COLUMN_OF_A_SOLVE * min(fits, AT_ONCE)
 
 
-def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -> MemoryPlan:
+def plan_columns(
+    store: BlockStore, mem: int, shape: Shape, is_weighted: bool, intercept: bool
+) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
 
     Memory that the columns cannot use is left for blocks that stay decoded.
@@ -64,6 +66,8 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
         As for other trainings; its outputs are the models.
     is_weighted : bool
         Whether rows have weights.
+    intercept : bool
+        Whether there is a bias without a penalty.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def plan_columns(store: BlockStore, mem: int, shape: Shape, is_weighted: bool) -
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
     plain = replace(
         shape, outputs=(1,), listed=False, paired=False, may_join=False,
-        copies=_OF_A_FIT * fits + _OF_ALL,
+        copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
     )  # fmt: skip
 
     def plan(columns: int) -> MemoryPlan:
@@ -327,9 +331,13 @@ class ColumnPasses:
                 some.weights[folds == key] = 0.0
 
     def _no_columns(self) -> Columns:
+        """Return no columns, except that of an intercept, which has no nonzeros."""
         nothing = np.empty(0, np.int32)
+        fit = self.fits[0]
+        features = np.arange(len(fit.w) - fit.problem.intercept, len(fit.w), dtype=np.int32)
         values = None if self._store.value_type == "ones" else np.empty(0, self._store.value_type)
-        return Columns(nothing, np.zeros(1, np.int64), nothing, values, -1)
+        starts, dense = np.zeros(1 + len(features), np.int64), len(features) - 1
+        return Columns(features, starts, nothing, values, dense)
 
     def _collector(
         self, chosen: npt.NDArray[np.int32], counts: npt.NDArray[np.int64]

@@ -58,15 +58,15 @@ class Pauses:
     Attributes
     ----------
     is_late : callable
-        Called after each stretch; returns whether to stop.
-    after_stretch : callable
-        Called after each stretch but the last of a pass; it may take a snapshot.
+        Called after each step; returns whether to stop.
+    after_step : callable
+        Called after each step but the last of a pass; it may take a snapshot.
     after_look : callable
         Called after each block of a read at fixed weights.
     """
 
     is_late: Callable[[], bool] = lambda: False
-    after_stretch: Callable[[], None] = lambda: None
+    after_step: Callable[[], None] = lambda: None
     after_look: Callable[[], None] = lambda: None
 
 
@@ -115,8 +115,6 @@ class Engine:
         The number of that block.
     evicted : dict of int to Evicted
         By learner: rows of other blocks that left the cache in the last step.
-    combiners : dict of int to Combiner
-        By learner: adds up the steps of several ranks; empty for a single rank.
     disk_before : float
         Seconds of waiting for the disk before a resume.
     last_pass : int
@@ -164,15 +162,8 @@ class Engine:
             Learner(k, self._solver(k, n, problem), without[k])
             for k, problem in enumerate(problems)
         ]
-        # All ranks do as many stretches per pass as the rank with the most blocks needs.
-        self._blocks_a_stretch = 1 if self.comm.size == 1 else settings.sync_every
-        stretches = -(-len(self.own) // self._blocks_a_stretch)
-        self._most_stretches = int(self.comm.gather([stretches]).max())
-        self.combiners = {
-            k: Combiner(self.comm, learner.solver, settings, run, self.home(k, 0))
-            for k, learner in enumerate(self.learners)
-            if self.comm.size > 1
-        }
+        # All ranks make as many steps per pass as the rank with the most blocks needs.
+        self._most_steps = int(self.comm.gather([len(self.own)]).max())
         self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
@@ -200,13 +191,17 @@ class Engine:
         arena, decoded = self.reader.arena, self.reader.decoded
         base = decoded + k * (self._cache_nnz + SPARE)
         working = WorkingSet(
-            arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted, decoded
-        )
+            arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted, decoded,
+            self.comm.size > 1,
+        )  # fmt: skip
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
-        return Solver(
+        solver = Solver(
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
             spread=self.team.map if n == 1 else map,
         )  # fmt: skip
+        if self.comm.size > 1:
+            solver.together = Combiner(self.comm, problem, W)
+        return solver
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -224,7 +219,8 @@ class Engine:
         self, groups: Sequence[Group], work: Callable[[Group], Result]
     ) -> Iterator[Result]:
         """Call ``work`` for each group, in parallel; results do not depend on the threads."""
-        return self.team.map(work, groups) if len(groups) > 1 else map(work, groups)
+        is_parallel = len(groups) > 1 and self.comm.size == 1  # only one thread may call MPI
+        return self.team.map(work, groups) if is_parallel else map(work, groups)
 
     def run_pass(
         self,
@@ -264,15 +260,17 @@ class Engine:
         now = self.now
         every_row = number % FULL_PASS == 0 or not self._screens
         self.progress.start(f"{what} {number}", len(now.order), "blocks")
-        n_stretches = len(now.order) if self.comm.size == 1 else self._most_stretches
-        while now.stretches < n_stretches:
-            with self._stretch(now):
-                for _ in range(min(self._blocks_a_stretch, len(now.order) - now.done)):
-                    self._visit_next(now, groups, every_row)
+        n_steps = len(now.order) if self.comm.size == 1 else self._most_steps
+        while now.steps < n_steps:
+            if now.done < len(now.order):
+                self._visit_next(now, groups, every_row)
+            else:
+                self._visit_cached(now)
+            now.steps += 1
             if self.pauses.is_late():
                 break
-            if now.stretches < n_stretches:
-                self.pauses.after_stretch()
+            if now.steps < n_steps:
+                self.pauses.after_step()
         self.progress.finish()
         if len(self.own) <= 1 or now.is_part:
             self.stop_reading()
@@ -328,8 +326,6 @@ class Engine:
                 begin, k = clock(), learner.number
                 alpha = coming.own[k].alpha
                 moving = coming.own[k].moving(block, self.evicted.get(k))
-                if k in self.combiners:
-                    self.combiners[k].visit(block, alpha)
                 if every_row:
                     moving = None
                 mine = learner.its_own(folds)
@@ -354,25 +350,19 @@ class Engine:
         solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
         self.progress.advance(now.done, rows=solved, memory=resident_bytes())
 
-    @contextmanager
-    def _stretch(self, now: Pass) -> Iterator[None]:
-        """Sync with the other ranks at the end of the context; a single rank does nothing."""
-        active = [k for k in self.combiners if self.learners[k].is_active]
-        first = now.done
-        for k in active:
-            self.combiners[k].begin()
-        yield
-        now.stretches += 1
-        if not active:
-            return
+    def _visit_cached(self, now: Pass) -> None:
+        """Make a step without a block, while other ranks have one."""
         self.settle()
-        with self.seconds.measure("combine"):
-            changed = {k: self.combiners[k].combine() for k in active}
-        if now.done > first:  # without a step no row has left the cache
-            self.evicted |= {k: evicted for k, evicted in changed.items() if evicted is not None}
-        coming = self.coming
-        if coming is not None and coming.block in now.order[first : now.done]:
-            self.stop_reading()  # its alphas have changed since they were read
+        for learner in self.active:
+            k, solver = learner.number, learner.solver
+            none = self.reader.arena.room(0, self._y_dtype, self._weighted)
+            with self.seconds.measure("solve"):
+                step = solver.step(-1, none, no_alphas(0, solver.problem.listed))
+            evicted = step.evicted
+            self.run.add_evicted(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
+            now.totals[k].add(step.totals)
+            before = self.evicted.get(k)
+            self.evicted[k] = evicted if before is None else before.and_also(evicted)
 
     def _of_all(self, mine: Totals) -> Totals:
         """Add up the totals of all ranks."""
@@ -440,11 +430,11 @@ class Engine:
 
     @property
     def whole_work(self) -> int | None:
-        """Nonzeros times outputs, if one part has all rows; otherwise None."""
+        """Nonzeros times outputs of the largest part, if each rank has only one; otherwise None."""
         if not self.plan.is_whole:
             return None
         outputs = sum(learner.solver.problem.n_outputs for learner in self.learners)
-        return sum(part.nnz for part in self.plan.parts) * outputs
+        return max(part.nnz for part in self.plan.parts) * outputs
 
     @property
     def active(self) -> list[Learner]:

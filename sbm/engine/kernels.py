@@ -16,7 +16,7 @@ from pathlib import Path
 import sbm
 from sbm import compiled
 from sbm.engine.clock import stopped_clock
-from sbm.engine.machine import usable_threads
+from sbm.engine.machine import resident_bytes, system_limit, usable_threads
 from sbm.engine.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
@@ -32,14 +32,15 @@ NEWTON = "-newton"  # second-order training
 SPARSE = "l1"
 WEIGHTED = "-weighted"  # weighted rows use separate kernels
 TICK = 1.0  # seconds
-MOST_WORKERS = 8  # compile in parallel, each using 150 MB
+MOST_WORKERS = 8  # compile in parallel
+WORKER_BYTES = 160_000_000  # resident memory of each, and of the process that starts them
 WITHOUT_STORE = ("split", "predict", "names")
 
 
 def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
     """Return the name of the kernels that a training needs, for `prepare`.
 
-    `weighted` is for rows whose weights do not come from a file.
+    `weighted` is for rows whose weights do not come from the setting.
     """
     if settings.penalty != "l2":
         return SPARSE
@@ -74,12 +75,21 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
         )
     what = f"compiling kernels for {_in_words(command)} (only once)"
     begin = time.perf_counter()
-    with _ticking(lambda seconds: progress.wait(what, seconds)):
-        problem = compile_ahead([command], value_type, min(usable_threads(None), MOST_WORKERS))
+    # The signal may come before the compiler has begun.
+    with _ticking(lambda seconds: progress.wait(what, seconds)), compiled._stops_at_once():
+        problem = compile_ahead([command], value_type, _workers())
     if problem:
         progress.note(f"compiling ahead failed ({problem}); compiling each kernel when needed")
     else:
         progress.wait(what, time.perf_counter() - begin, is_over=True)
+
+
+def _workers() -> int:
+    """Return the number of processes that compile, which must fit into the system's memory."""
+    workers, limit = min(usable_threads(None), MOST_WORKERS), system_limit()
+    if limit is not None:
+        workers = min(workers, (limit.size - resident_bytes()) // WORKER_BYTES - 1)
+    return max(1, workers)
 
 
 @contextmanager

@@ -139,9 +139,8 @@ class Pass:
         Whether `order` contains only some of the blocks.
     done : int
         Number of blocks done.
-    stretches : int
-        Number of stretches done. With a single rank a stretch is a block; with several ranks it
-        ends with a sync.
+    steps : int
+        Number of steps done; more than blocks if other ranks have more of them.
     totals : dict of int to Totals
         By learner number.
     free : Counter
@@ -152,7 +151,7 @@ class Pass:
     order: list[int]
     is_part: bool
     done: int = 0
-    stretches: int = 0
+    steps: int = 0
     totals: dict[int, Totals] = field(default_factory=dict)
     free: Counter[int] = field(default_factory=Counter)
 

@@ -152,8 +152,10 @@ class Shape:
         Bytes needed at the beginning and then freed.
     hessian_bytes : int
         Bytes of the matrices of a second-order method.
-    noted_blocks : int
-        Blocks whose old alphas are kept until ranks sync.
+    ranks : int
+        Number of ranks whose steps are added up.
+    by_block : bool
+        Whether only whole blocks may be divided among the ranks.
     models : int
         Number of models that the problems belong to. Each model has a full-size cache, which the
         problems of that model share.
@@ -172,7 +174,8 @@ class Shape:
     more_bytes: int = 0
     first_bytes: int = 0
     hessian_bytes: int = 0
-    noted_blocks: int = 0
+    ranks: int = 1
+    by_block: bool = False
     models: int = 1
     may_join: bool = False
     advice: str = ""
@@ -236,7 +239,7 @@ class MemoryPlan(Budget):
     nonzero, row : int
         Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
     is_whole : bool
-        Whether the only part has all rows, and they stay decoded.
+        Whether there is one part for each rank, which stays decoded.
     """
 
     parts: list[Part]
@@ -302,11 +305,11 @@ def plan_training(
 ) -> MemoryPlan:
     """Choose block and cache sizes for a memory bound.
 
-    If all rows fit, decoded, and are few enough for several rounds between two looks at the clock,
-    they are a single part without a cache (`shape` must allow it). If not, blocks are loaded whole
-    if they fit, otherwise in equal parts that fit; small appended blocks are loaded together. The
-    cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros
-    of the largest part, so it is `cache_frac` of the working set, as in the SBM paper.
+    If all rows of a rank fit, decoded, and are few enough for several rounds between two looks at
+    the clock, they are a single part without a cache (`shape` must allow it). If not, blocks are
+    loaded whole if they fit, otherwise in equal parts that fit; small appended blocks are loaded
+    together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of the
+    largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
     ----------
@@ -339,7 +342,7 @@ def plan_training(
         **({"hessian": shape.hessian_bytes} if shape.hessian_bytes else {}),
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
-    if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE:
+    if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE * shape.ranks:
         whole = _plan_whole(store, fixed, shape, max(limits), reserved)
         if whole is not None:
             return whole
@@ -365,18 +368,29 @@ def plan_training(
 def _plan_whole(
     store: BlockStore, fixed: Budget, shape: Shape, variables: int, reserved: int
 ) -> MemoryPlan | None:
-    """Return a plan with all rows in one part; None if they do not fit."""
-    chunks = [chunk for some in store.chunks for chunk in some]
-    rows = ((k, sum(chunk.rows for chunk in some)) for k, some in enumerate(store.chunks))
-    parts = [Part([Piece(k, 0, 1, n) for k, n in rows], chunks)]
+    """Return a plan with one part for each rank; None if they do not fit."""
+    parts = [part for rank in range(shape.ranks) if (part := _part_of(store, shape, rank)).pieces]
     sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
-    blocks = store.nnz * sizes.nonzero + store.n_rows * (sizes.loaded - row)  # no second buffer
+    nnz, rows = max(part.nnz for part in parts), max(part.rows for part in parts)
+    blocks = nnz * sizes.nonzero + rows * (sizes.loaded - row)  # no second buffer
     if blocks + reserved + int(SLACK * fixed.mem) > fixed.left:
         return None
     items = fixed.items | {"blocks": blocks, "cache": 0}
     return MemoryPlan(
         fixed.mem, fixed.task, items, parts, 0, 0, variables, sizes.nonzero, row, is_whole=True
     )
+
+
+def _part_of(store: BlockStore, shape: Shape, rank: int) -> Part:
+    """Return the rows of a rank: some chunks of each block, or whole blocks."""
+    pieces, chunks, n = [], [], shape.ranks
+    for k, some in enumerate(store.chunks):
+        first, step = ((rank + k) % n, n) if not shape.by_block else (0, 1)
+        mine = some[first::step] if not shape.by_block or k % n == rank else []
+        if mine:
+            pieces.append(Piece(k, first, step, sum(chunk.rows for chunk in mine)))
+            chunks += mine
+    return Part(pieces, chunks)
 
 
 def _check_least(fixed: Budget, blocks: int, shape: Shape) -> None:
@@ -426,7 +440,7 @@ class RowSizes:
         self.nonzero = NONZERO_BYTES[value_type]
         work, spill = row_bytes(shape, variables)
         self.loaded = 2 * (BUFFER_ROW + shape.row_bytes) + work + spill
-        self.caches = shape.models if shape.listed else len(shape.outputs)
+        self.caches = len(shape.outputs)
         self.cached = -(-work // self.caches) + 16
 
     def blocks(self, parts: list[Part]) -> int:
@@ -514,7 +528,7 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
         work += shape.paired * (_PAIR_ROW + room * _PAIR_VARIABLE)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
-    if shape.noted_blocks:  # also of cached rows, and both old and new values
-        alpha = n * 8 + (room * _VARIABLE if shape.listed else 0)
-        spill += (2 + 3 * shape.noted_blocks) * alpha
+    if shape.ranks > 1:  # turns at rest; alphas before a sum, after it, and in between
+        work += n
+        spill += 3 * (n * 8 + (room * _VARIABLE if shape.listed else 0))
     return work, spill

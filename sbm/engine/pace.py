@@ -35,6 +35,7 @@ __all__ = [
 
 VISITS = 24
 WARM_VISITS = 6
+RANK_ROUNDS = 2
 MARGIN = 1.2  # safety factor on the gap when a partial pass is planned
 LATE = 6  # number of last gaps that the rate is fitted to
 SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
@@ -110,8 +111,7 @@ def choose_rounds(
     warm : bool
         Whether the alphas come from an earlier training at the same cost.
     processes : int
-        Number of ranks that add up their steps. With more than one, each rank sees only part of the
-        rows, and solving that part accurately before a sync does not pay: one round.
+        Number of ranks that add up their steps. With more than one: `RANK_ROUNDS`.
     whole : int, optional
         If one part has all rows, its nonzeros times outputs. Its rounds end at the tolerance; their
         number only bounds a pass to a few seconds, because a training can stop only between passes.
@@ -123,7 +123,7 @@ def choose_rounds(
         rounds = min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole)))
         return int(rounds * GROWTH ** max(0, len(before) - FEW_PASSES))
     if processes > 1:
-        return 1
+        return RANK_ROUNDS
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))

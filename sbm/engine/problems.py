@@ -13,7 +13,7 @@ from sbm.settings import Settings
 from sbm.solver.class_blocks import ClassBlocks, deal_classes
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
-from sbm.units import format_number
+from sbm.units import format_label, format_number
 
 __all__ = [
     "Labelled",
@@ -46,6 +46,10 @@ class Labelled(Protocol):
     @property
     def label_counts(self) -> list[int]:
         """Number of rows of each class code."""
+
+    @property
+    def label_names(self) -> list[str]:
+        """Word of each class code; empty if labels are numbers."""
 
 
 def make_problems(
@@ -85,6 +89,11 @@ def make_problems(
         raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
+    if rows.label_names:
+        raise DataError(
+            f"labels of {rows.name} are words such as {rows.label_names[0]}, but {loss.name} needs "
+            "numbers; use a loss for classification"
+        )
     C, epsilon = settings.C, 0.0 if loss.name == "squared_error" else settings.epsilon
     _check_costs([C])
     bias, intercept = settings.bias_value, settings.intercept
@@ -115,7 +124,7 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
         return None
     if len(labels) == 1:
         return (
-            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            f"all rows of {rows.name} have the label {label_texts(rows)[0]}; "
             "there is only one class to learn"
         )
     fractions = [label for label in labels if not float(label).is_integer()]
@@ -132,6 +141,7 @@ def _classify(
 ) -> list[AnyProblem]:
     """Create the problems for classification."""
     labels = rows.labels
+    texts = label_texts(rows)
     if labels is None:
         raise DataError(
             f"{rows.name} has real-valued labels, but {settings.loss} needs classes; "
@@ -139,12 +149,12 @@ def _classify(
         )
     if loss.joint and len(labels) < 2:
         raise DataError(
-            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            f"all rows of {rows.name} have the label {texts[0]}; "
             f"{settings.loss} needs at least two classes"
         )
     if settings.intercept and len(labels) < 2:
         raise DataError(
-            f"all rows of {rows.name} have the label {format_number(labels[0])}; "
+            f"all rows of {rows.name} have the label {texts[0]}; "
             "intercept needs at least two classes"
         )
     _check_options(settings, loss)
@@ -179,13 +189,20 @@ def _class_weights(
     if isinstance(chosen, str):  # balanced: every class has the same share of the total cost
         counts = counts or rows.label_counts
         return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
-    for label in chosen:
-        if label not in labels:
+    texts, given = label_texts(rows), {format_label(k): weight for k, weight in chosen.items()}
+    for label in given:
+        if label not in texts:
+            shown = [text for _, text in sorted(zip(labels, texts, strict=True))]
             raise SettingsError(
-                f"class_weight names label {format_number(label)}, "
-                f"but the labels are {_shorten(labels)}"
+                f"class_weight names label {label}, but the labels are {', '.join(shown[:6])}"
+                + (", ..." if len(shown) > 6 else "")
             )
-    return [chosen.get(label, 1.0) for label in labels]
+    return [given.get(text, 1.0) for text in texts]
+
+
+def label_texts(rows: Labelled) -> list[str]:
+    """Return the label of each class code as text."""
+    return rows.label_names or [format_number(label) for label in rows.labels or []]
 
 
 def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
@@ -250,11 +267,6 @@ def _check_options(settings: Settings, loss: Loss) -> None:
         )
 
 
-def _shorten(labels: list[float]) -> str:
-    shown = ", ".join(format_number(label) for label in sorted(labels)[:6])
-    return shown + (", ..." if len(labels) > 6 else "")
-
-
 def make_model(
     store: BlockStore,
     settings: Settings,
@@ -297,7 +309,13 @@ def make_model(
     weights = [store.unscaled(W) for W in weights]
     if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
         raise DataError(TOO_LARGE)
-    return assemble_model(store.read_feature_ids(), labels, settings, problems, weights, facts)
+    ids = store.read_feature_ids()
+    model = assemble_model(ids, labels, settings, problems, weights, facts)
+    model.names = store.read_names()
+    if problems[0].classify and len(labels) == len(store.label_names):
+        words = dict(zip(labels, store.label_names, strict=True))
+        model.label_names = [words[label] for label in model.labels]
+    return model
 
 
 def assemble_model(

@@ -199,7 +199,7 @@ class BlockReader:
         """Count the bytes of a block, and sleep as needed to respect the maximum rate."""
         begin = time.perf_counter()
         yield
-        size = sum(chunk.size for chunk in self._parts[block].chunks)
+        size = sum(map(self._store.bytes_on_disk, self._parts[block].chunks))
         self.bytes_read += size
         if self._rate is not None:
             late = max(0.0, size / self._rate - (time.perf_counter() - begin))

@@ -42,7 +42,6 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
         "last_block": engine.last_block,
         "pass": None if engine.now is None else engine.now.record(),
         "coming": engine.marked if coming is None else coming.block,
-        "adding": {k: one.adding.record() for k, one in engine.combiners.items()},
     }
     state: dict[str, npt.NDArray[np.generic]] = {}
     for learner in engine.learners:
@@ -93,8 +92,6 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
         if "moving" in state:
             rows = engine.plan.parts[int(place["coming"])].rows
             marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
-    for k, combiner in engine.combiners.items():
-        combiner.adding.restore(place["adding"][str(k)])
     if with_rows:
         _read_cached_rows(engine)
     # Only now, because reading the cached rows clears them.

@@ -1,337 +1,304 @@
-"""Syncs: combine the steps of several ranks, each on its own blocks, into one step.
+"""Sums of the changes of several ranks, each of which solves on its own rows.
 
-Every rank holds the same W. During a stretch each rank takes one or more steps
-(`sbm.solver.step`) on its own copy of W. A sync then adds up all changes of W. If the sum goes too
-far, W and all changed alphas move back by the same share. So after every sync W matches the alphas
-of all ranks, and F has not decreased.
+Every rank holds the same W. In a round over its working set, a rank moves its own copy of W, and
+the changes of all ranks are added up several times: the most frequent weights, which carry most of
+the interference, `SUMS` times, all weights `FULL_SUMS` times.
+
+Damping. If all ranks push a weight in the same direction, the sum goes too far. So each rank
+moves its own copy of W by σ times its change, as in CoCoA+ (Ma et al. 2015; Smith et al. 2018), but
+with a factor σ for each bucket of weights of similar frequency. σ is a moving average of
+|Σ_p d_p|² / Σ_p |d_p|² over the last sums: 1 if the changes d_p of the ranks are independent, and
+the number of ranks if they are equal.
+
+Guard. F along the sum is at least a parabola. If its maximum is at less than `LEAST_SHARE` of the
+sum, W and the alphas changed since the last sum of all weights move back to it. So F never
+decreases, and W matches the alphas of all ranks after each sum.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, Lists, blend, join, no_alphas
+from sbm.alphas import blend
+from sbm.compiled import load
 from sbm.distributed.comm import Comm
 from sbm.rows import Rows
-from sbm.settings import Settings
-from sbm.solver.cache import Evicted
-from sbm.solver.problem import OneClass, mean_square, squared_norm
-from sbm.solver.step import Solver
-from sbm.solver.variables import ListPool
-from sbm.store.run import Run
+from sbm.solver.cache import WorkingSet
+from sbm.solver.problem import AnyProblem, Damping, OneClass, Rounds, mean_square, squared_norm
 
-__all__ = ["Adding", "Combiner", "agree_on_unit", "inner"]
+__all__ = ["Combiner", "agree_on_unit", "shared_bytes"]
 
+Floats = npt.NDArray[np.float64]
 
-Weights = npt.NDArray[np.float64]
-
-# Number of past sums that σ' is chosen from, and the safety factor on top.
-_REMEMBERED, _SPARE = 5, 1.05
-
-
-@dataclass
-class Adding:
-    """The step size of each solver (σ') and of their sum (η).
-
-    Attributes
-    ----------
-    rule : str or float
-        ``safe``: σ' is n; ``adaptive``: σ' is estimated from the last sums; or σ' itself.
-    n : int
-        Number of solvers.
-    sigma : float
-        σ' until the next sum, from 1 to n.
-    overlaps : list of float
-        |ΔW|² / Σ |ΔW_p|² of the last sums: 1 if solvers share no feature, n if all their changes
-        are equal.
-    """
-
-    rule: str | float
-    n: int
-    sigma: float = 1.0
-    overlaps: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.sigma = float(self.n) if isinstance(self.rule, str) else min(self.rule, float(self.n))
-
-    def share(self, gain: float, cross: float, size: float) -> float:
-        """Return η, the share of the sum to apply.
-
-        Parameters
-        ----------
-        gain : float
-            Increase of Σ d_i over all solvers.
-        cross : float
-            <W, ΔW>.
-        size : float
-            |ΔW|².
-        """
-        if size == 0.0 or self.sigma == self.n:
-            return 1.0
-        return min(1.0, max(0.0, (gain - cross) / size))
-
-    def learn(self, size: float, sizes: Sequence[float]) -> None:
-        """Choose the next σ', given |ΔW|² and each |ΔW_p|²."""
-        if self.rule != "adaptive" or sum(sizes) == 0.0:
-            return
-        self.overlaps = [*self.overlaps, size / sum(sizes)][-_REMEMBERED:]
-        self.sigma = min(float(self.n), max(1.0, _SPARE * max(self.overlaps)))
-
-    def reset_sigma(self) -> None:
-        """Set σ' to n, so that the next sum is applied in full."""
-        self.sigma = float(self.n)
-
-    def record(self) -> dict[str, Any]:
-        """Return the state as JSON, for `restore`."""
-        return {"sigma": self.sigma, "overlaps": self.overlaps}
-
-    def restore(self, record: dict[str, Any]) -> None:
-        """Restore the state that `record` returned."""
-        self.sigma, self.overlaps = float(record["sigma"]), list(map(float, record["overlaps"]))
+SUMS, FULL_SUMS = 64, 2  # per round over a large working set
+LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
+FREQUENT = 4096  # number of frequent weights
+LEAST_SHARE = 0.5
+RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
+# Buckets of weights: by the logarithm of their frequency, then the same for the frequent ones.
+BUCKETS, HALF = 64, 32
+# If a rank visits that many times as many nonzeros as there are weights between two sums of all
+# weights, changed weights are not listed.
+DENSE = 2
+# Most listed changes of all ranks together; more are added up with all weights.
+MOST_LISTED = 1 << 19
 
 
-def inner(W: Weights, V: Weights) -> float:
-    """Return <W, V>, summed in slices: without copies, and independent of the thread count."""
-    flat, other, step = W.reshape(-1), V.reshape(-1), 1 << 16
-    return float(
-        sum(
-            float(np.multiply(flat[k : k + step], other[k : k + step]).sum())
-            for k in range(0, len(flat), step)
-        )
-    )
-
-
-Int32s = npt.NDArray[np.int32]
-
-
-@dataclass
-class _Before:
-    """The state at the start of a stretch.
-
-    Attributes
-    ----------
-    dual_sum : float
-    numbers : list of float
-        Numbers of the problem.
-    cached : Evicted
-        Home block, row number and alpha of each cached row.
-    blocks : dict of int to Alphas
-        Alphas of the visited blocks, except those of cached rows.
-    """
-
-    dual_sum: float
-    numbers: list[float]
-    cached: Evicted
-    blocks: dict[int, Alphas] = field(default_factory=dict)
-
-
-@dataclass
-class _Mixed:
-    """Alphas between the start of a stretch and its end.
-
-    Attributes
-    ----------
-    blocks : dict of int to Alphas
-        All rows of the visited blocks, including cached ones.
-    cached : Alphas
-        The cached rows, in the order of the cache.
-    gone : Evicted
-        Rows of other blocks that left the cache during the stretch.
-    growth : ndarray, shape (n_blocks,), int64
-        How many more variables these lists have than the current ones, per block.
-    """
-
-    blocks: dict[int, Alphas]
-    cached: Alphas
-    gone: Evicted
-    growth: npt.NDArray[np.int64]
+def shared_bytes(n_weights: int, outputs: int) -> int:
+    """Return the bytes of a combiner, besides a copy of W."""
+    listed = MOST_LISTED * (8 + 4) * 2 + MOST_LISTED * 4  # sent and received; the union
+    return n_weights + listed + 3 * 8 * (FREQUENT * outputs + BUCKETS)
 
 
 class Combiner:
-    """Runs the stretches and syncs of one learner.
+    """Runs the rounds of one learner together with other ranks.
 
     Parameters
     ----------
     comm : Comm
-    solver : Solver
-        Its W and cache are changed in place.
-    settings : Settings
-    run : Run
-        Stores the alphas of the blocks.
-    base : int
-        Number under which the run stores the alphas of block 0.
+    problem : Problem, MultiProblem or OneClass
+    W : ndarray, shape (n_weights, n_outputs), float64
+        Equal in all ranks between two calls of `solve`.
 
     Attributes
     ----------
-    adding : Adding
+    dual_sum : float
+        Σ d_i(α_i) over the rows of all ranks, for `solve`, which updates it.
     """
 
-    def __init__(self, comm: Comm, solver: Solver, settings: Settings, run: Run, base: int) -> None:
-        self._comm, self._solver, self._run, self._base = comm, solver, run, base
-        # One-class has a constraint over all rows, for which a partial step is not defined.
-        rule = "safe" if isinstance(solver.problem, OneClass) else settings.sigma
-        self.adding = Adding(rule, comm.size)
-        self._W = np.empty_like(solver.W)
+    def __init__(self, comm: Comm, problem: AnyProblem, W: Floats) -> None:
+        self._comm, self._problem, self._W = comm, problem, W
+        self._kernels = load("sbm.solver.kernels.changes")
+        self._shuffle = load("sbm.solver.kernels.common").new_order
+        self._base = np.empty_like(W)
+        n, outputs = W.shape
+        self._code = np.zeros(n, np.uint8)
+        most = min(n, MOST_LISTED // (comm.size * outputs))
+        self._touched = np.zeros(most + 1, np.int32)
+        self._union = np.empty(min(n, comm.size * most), np.int32)
+        self._frequent = np.empty(0, np.int32)
+        # Moving averages of |Σ_p d_p|² and Σ_p |d_p|², by bucket.
+        self._averages = np.zeros((2, BUCKETS))
+        self._damping = np.full(BUCKETS, float(comm.size))
+        self._is_known = False  # the frequency of features
+        self.dual_sum = 0.0
 
-    def begin(self) -> None:
-        """Save weights and alphas at the start of a stretch; W is equal in all ranks."""
-        solver, working = self._solver, self._solver.working
-        np.copyto(self._W, solver.W)
-        n = working.n_cached
-        cached = Evicted(
-            working.home[:n].copy(), working.row[:n].copy(), working.alpha.take(np.arange(n))
-        )
-        self._before = _Before(solver.dual_sum, solver.problem.numbers(), cached)
-        solver.sigma = self.adding.sigma
+    # ------------------------------------------------------------------------------ a step
 
-    def visit(self, block: int, alpha: Alphas) -> None:
-        """Save the alphas of a block that is about to be visited."""
-        self._before.blocks[block] = alpha.take(np.arange(len(alpha)))
+    def solve(self, work: WorkingSet, how: Rounds) -> Floats:
+        """Visit the rows of all ranks in rounds; all ranks must call this together.
 
-    def combine(self) -> Evicted | None:
-        """Add up the changes of all ranks.
-
-        The run must already hold all alphas that the steps returned.
+        Parameters
+        ----------
+        work : WorkingSet
+        how : Rounds
 
         Returns
         -------
-        Evicted or None
-            The alphas that left the cache; None if no alpha was changed by the sync.
+        ndarray
+            The statistics of this rank, as of `Problem.solve`.
         """
-        solver, adding, before = self._solver, self.adding, self._before
-        W = solver.W
-        np.subtract(W, self._W, out=W)
-        W /= solver.sigma
-        mine = [solver.dual_sum - before.dual_sum, squared_norm(W), *solver.problem.numbers()]
-        theirs = self._comm.gather(mine)
-        self._comm.add_up(W)
-        size, gain = squared_norm(W), math.fsum(theirs[:, 0])
-        share = adding.share(gain, inner(self._W, W), size)
-        adding.learn(size, theirs[:, 1].tolist())
-        mixed = None
+        if not self._is_known:
+            self._learn_frequencies(work.rows)
+        np.copyto(self._base, self._W)
+        nnz = int(self._comm.gather([work.rows.nnz]).max())
+        n_sums = max(1, min(SUMS, nnz // LEAST_NNZ))
+        every = -(-n_sums // FULL_SUMS)
+        self._lists = nnz < DENSE * self._W.size * -(-n_sums // every)
+        total = since = np.zeros(0)
+        for turn in range(how.rounds):
+            gap, updates = 0.0, 0.0
+            places, bits = self._shuffle(how.order, work.n, how.chunk, how.state)
+            n_chunks = places >> bits
+            ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
+            for k in range(n_sums):
+                if k % every == 0:
+                    self._begin(work)
+                chunks = how.order[ends[k] : ends[k + 1]]
+                damping = self._how_to(work)
+                part = replace(how, turn=turn, order=chunks, chunk=1 << bits, damping=damping)
+                stats = self._problem.solve(work, self._W, part)
+                since = since + stats if k % every else stats
+                self._add_frequent()
+                if (k + 1) % every == 0 or k + 1 == n_sums:
+                    theirs = self._add_all(work, since)
+                    gap, updates = gap + theirs[0], updates + theirs[1]
+                    total = total + since if len(total) else since
+            if updates == 0.0:
+                break
+            if how.stop > 0.0 and gap <= how.stop * abs(
+                self.dual_sum - 0.5 * squared_norm(self._W)
+            ):
+                break
+        total[4] = turn + 1
+        if how.stop > 0.0:
+            total[1] = gap / self._comm.size  # all ranks' gaps are added up at the end of the pass
+        return total
+
+    def _how_to(self, work: WorkingSet) -> Damping:
+        extra = float(self._damping[self._code[-1] & 127]) if self._problem.bias > 0 else 1.0
+        if isinstance(self._problem, OneClass):
+            extra = float(self._comm.size)
+        listed = self._touched if self._lists else self._touched[:0]
+        return Damping(self._damping, extra, self._code, listed, work.rest)
+
+    def _learn_frequencies(self, rows: Rows) -> None:
+        """Put the weights into buckets by the number of rows with each feature.
+
+        The rows are those of the first step of all ranks, which are a sample of the data.
+        """
+        counts = self._base
+        counts[:] = 0.0
+        self._kernels.count(rows.starts, rows.lengths, rows.indices, counts)
+        self._comm.add_up(counts)
+        column = counts[:, 0]
+        if self._problem.bias > 0:
+            column[-1] = column.max(initial=0.0) + 1.0
+        np.clip(np.frexp(column)[1], 0, HALF - 1, out=self._code, casting="unsafe")
+        n = min(FREQUENT, len(column))
+        often = np.sort(np.argsort(-column, kind="stable")[:n])
+        self._mark_frequent(often[column[often] > 0])
+
+    def _mark_frequent(self, places: npt.NDArray[np.int64]) -> None:
+        self._frequent = places.astype(np.int32)
+        self._code[places] |= HALF | 128  # never listed as changed
+        self._changes = np.empty(len(places) * self._W.shape[1] + BUCKETS)
+        self._is_known = True
+
+    # ------------------------------------------------------------------------------- sums
+
+    def _begin(self, work: WorkingSet) -> None:
+        """Save what a partial step returns to."""
+        self._before = work.alpha.copy(work.n)
+        self._numbers = self._problem.numbers()
+        self._start = self._W[self._frequent]
+
+    def _add_frequent(self) -> None:
+        """Add up the changes of the frequent weights."""
+        if not len(self._frequent):
+            return
+        of_frequent = self._frequent, self._W, self._base
+        self._kernels.take_frequent(*of_frequent, self._damping, self._code, self._changes)
+        self._comm.add_up(self._changes)
+        squares = np.zeros(BUCKETS)
+        self._kernels.receive_frequent(*of_frequent, self._code, self._changes, squares)
+        self._learn(squares, self._changes[-BUCKETS:], slice(HALF, BUCKETS))
+
+    def _add_all(self, work: WorkingSet, stats: Floats) -> Floats:
+        """Add up the changes of all other weights; return the ranks' gap and updates."""
+        comm, W, base = self._comm, self._W, self._base
+        n = int(self._touched[0]) if self._lists else 0
+        numbers = self._problem.numbers()
+        theirs = comm.gather([n, stats[0], stats[1], stats[3], *numbers])
+        sizes = theirs[:, 0].astype(np.int64)
+        squares = np.zeros(BUCKETS + 2)
+        if self._lists and sizes.max() + 1 < len(self._touched):
+            own = np.zeros(BUCKETS)
+            n_union = self._exchange(sizes, own)
+            self._kernels.settle(self._union, n_union, W, base, self._code, squares)
+        else:
+            own, n_union = self._exchange_all(squares), -1
+        self._learn(squares[:BUCKETS], own, slice(0, HALF))
+        moved = W[self._frequent] - self._start
+        cross = squares[-2] + float(np.sum(self._start * moved))
+        size, gain = squares[-1] + float(np.sum(moved * moved)), math.fsum(theirs[:, 1])
+        share = self._share(gain, cross, size)
         if share < 1.0:
-            mixed = self._mix(share)
-            if not self._comm.gather([self._fits(mixed)]).all():
-                share, mixed = 0.0, self._mix(0.0)
-                adding.reset_sigma()
-        W *= share
-        W += self._W
-        solver.dual_sum = before.dual_sum + share * gain
-        solver.problem.add_up(before.numbers, theirs[:, 2:], solver.sigma)
-        return None if mixed is None else self._put(mixed)
+            share = self._move_back(work, share)
+            W[self._frequent] = base[self._frequent] = self._start + share * moved
+        if n_union >= 0:
+            self._kernels.apply(self._union, n_union, W, base, share)
+        else:
+            if share < 1.0:
+                W -= base
+                W *= share
+                W += base
+            np.copyto(base, W)
+        self.dual_sum += share * gain
+        self._problem.add_up(self._numbers, theirs[:, 4:], float(comm.size))
+        total: Floats = theirs[:, 2:4].sum(axis=0)
+        return total
 
-    # -------------------------------------------------------------------------- partial steps
+    def _exchange(self, sizes: npt.NDArray[np.int64], own: Floats) -> int:
+        """Add up the listed changes; return the number of weights changed by any rank."""
+        comm, W = self._comm, self._W
+        n, outputs = int(sizes[comm.rank]), W.shape[1]
+        places, changes = np.empty(n, np.int32), np.empty((n, outputs))
+        self._kernels.take(self._touched, W, self._base, self._damping, self._code, places, changes)
+        all_places = comm.collect(places, sizes)
+        all_changes = comm.collect(changes.reshape(-1), sizes * outputs)
+        n_union = 0
+        for where, what in zip(all_places, all_changes, strict=True):  # in the order of the ranks
+            n_union = self._kernels.receive(
+                where, what.reshape(-1, outputs), W, self._code, self._union, n_union, own
+            )
+        return n_union
 
-    def _mix(self, share: float) -> _Mixed:
-        """Return the new values of all alphas that the stretch may have changed."""
-        before, working = self._before, self._solver.working
-        cached, blocks = before.cached, {}
-        visited = np.isin(cached.home, list(before.blocks))
-        for block, old in before.blocks.items():
-            mine = np.flatnonzero(cached.home == block)
-            old.put(cached.row[mine], cached.alpha.take(mine))
-            now = self._run.load(self._base + block)
-            working.alphas_of(block, now)
-            blocks[block] = blend(old, now, share)
-        places = np.flatnonzero(~visited)
-        home, row = cached.home[places], cached.row[places]
-        at = self._cached_at(home, row)
-        now = self._now(home, row, at)
-        others = blend(cached.alpha.take(places), now, share)
-        gone = np.flatnonzero(at < 0)
-        return _Mixed(
-            blocks,
-            self._of_cache(blocks, others, at),
-            Evicted(home[gone], row[gone], others.take(gone)),
-            _growth(home, now, others),
-        )
+    def _exchange_all(self, squares: Floats) -> Floats:
+        """Add up the changes of all weights; return Σ_p |d_p|² by bucket."""
+        mine = np.zeros(BUCKETS)
+        self._kernels.take_all(self._W, self._base, self._damping, self._code, HALF, mine)
+        self._touched[0] = 0
+        self._comm.add_up(self._W)
+        self._kernels.settle_all(self._W, self._base, self._code, squares)
+        own: Floats = self._comm.gather(mine.tolist()).sum(axis=0)
+        return own
 
-    def _now(self, home: Int32s, row: Int32s, places: npt.NDArray[np.int64]) -> Alphas:
-        """Return the alphas of rows that were cached, from blocks that were not visited.
+    # -------------------------------------------------------------------- damping and guard
 
-        `places` are their current positions in the cache, -1 for rows that left it.
+    def _learn(self, squares: Floats, own: Floats, buckets: slice) -> None:
+        """Update σ, given |Σ_p d_p|² and Σ_p |d_p|² of the last sum, by bucket."""
+        if isinstance(self._problem, OneClass):
+            return  # its constraint couples all rows, so that a partial step is not defined
+        self._kernels.learn(
+            self._averages, squares, own, buckets.start, buckets.stop, RATE, SPARE, self._damping,
+            float(self._comm.size),
+        )  # fmt: skip
+
+    def _share(self, gain: float, cross: float, size: float) -> float:
+        """Return the share of the sum to apply.
+
+        Parameters
+        ----------
+        gain : float
+            Increase of Σ d_i over all ranks.
+        cross, size : float
+            <W, ΔW> and |ΔW|², W before the sum.
         """
-        working, listed = self._solver.working, self._solver.problem.listed
-        alpha = no_alphas(len(home), listed)
-        still = np.flatnonzero(places >= 0)
-        alpha.put(still, working.alpha.take(places[still]))
-        for block in np.unique(home[places < 0]).tolist():
-            gone = np.flatnonzero((home == block) & (places < 0))
-            alpha.put(gone, self._run.load(self._base + block).take(row[gone]))
-        return alpha
+        if size == 0.0 or isinstance(self._problem, OneClass):
+            return 1.0
+        best = (gain - cross) / size
+        return 1.0 if best >= LEAST_SHARE else max(0.0, best)
 
-    def _cached_at(self, home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
-        """Return the positions of rows in the cache, -1 for rows that are not cached."""
-        working, n = self._solver.working, self._solver.working.n_cached
-        keys = _keys(working.home[:n], working.row[:n])
-        order = np.argsort(keys)
-        found = np.searchsorted(keys, wanted := _keys(home, row), sorter=order)
-        places = np.append(order, -1)[found]
-        places[np.append(keys, -1)[places] != wanted] = -1
-        return places
+    def _move_back(self, work: WorkingSet, share: float) -> float:
+        """Move the alphas back to a share of their change; return the share that is possible."""
+        before, pool, home = self._before, work.alpha, work.home[: work.n]
+        mixed = blend(before, pool.copy(work.n), share)
+        if not self._comm.gather([pool.fits(home, mixed)]).all():
+            share, mixed = 0.0, before
+        pool.replace(home, mixed)
+        return share
 
-    def _fits(self, mixed: _Mixed) -> bool:
-        """Return whether the merged lists fit into the list pool."""
-        pool = self._solver.working.alpha
-        if not isinstance(pool, ListPool):
-            return True
-        held = pool.held.copy()
-        held[: len(mixed.growth)] += mixed.growth
-        for block, alpha in mixed.blocks.items():
-            held[block] = len(alpha.values)
-        cached = mixed.cached
-        assert isinstance(cached, Lists)
-        room = len(cached.values) + len(cached)
-        return room <= pool.cache_limit and bool((held <= pool.held_limit).all())
+    # ------------------------------------------------------------------------------ state
 
-    def _of_cache(
-        self, blocks: dict[int, Alphas], others: Alphas, at: npt.NDArray[np.int64]
-    ) -> Alphas:
-        """Return the new alphas of the cached rows, in the order of the cache."""
-        working, n = self._solver.working, self._solver.working.n_cached
-        home, row = working.home[:n], working.row[:n]
-        parts, places = [no_alphas(0, self._solver.problem.listed)], [np.empty(0, np.int64)]
-        for block, alpha in blocks.items():
-            mine = np.flatnonzero(home == block)
-            parts.append(alpha.take(row[mine]))
-            places.append(mine)
-        parts.append(others.take(np.flatnonzero(at >= 0)))
-        places.append(at[at >= 0])
-        return join(parts).take(np.argsort(np.concatenate(places)))
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return what was learned, as arrays; nothing before the first step."""
+        if not self._is_known:
+            return {}
+        return {"code": self._code & 127, "averages": self._averages, "damping": self._damping}
 
-    def _put(self, mixed: _Mixed) -> Evicted:
-        """Store the alphas; return those of other blocks that are no longer cached."""
-        working, gone = self._solver.working, mixed.gone
-        pool = working.alpha
-        if isinstance(pool, ListPool):
-            pool.held[: len(mixed.growth)] += mixed.growth
-        pool.fill(mixed.cached)
-        n = working.n_cached
-        for block, alpha in mixed.blocks.items():
-            pool.admit(block, alpha)
-            rows = working.row[:n][working.home[:n] == block]
-            alpha.put(rows, no_alphas(len(rows), self._solver.problem.listed))
-            self._run.store(self._base + block, alpha)
-        self._run.add_evicted(gone.home + self._base, gone.row, gone.alpha)
-        return gone
-
-
-def _growth(home: Int32s, now: Alphas, then: Alphas) -> npt.NDArray[np.int64]:
-    """Return how many variables lists grow by, per block; empty unless alphas are lists."""
-    if not (isinstance(now, Lists) and isinstance(then, Lists)):
-        return np.empty(0, np.int64)
-    return np.bincount(home, then.counts - now.counts).astype(np.int64)
-
-
-def _keys(home: Int32s, row: Int32s) -> npt.NDArray[np.int64]:
-    """Return a unique key for each (block, row)."""
-    return (home.astype(np.int64) << 32) | row
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `state`."""
+        if "code" in state:
+            self._code[:] = state["code"]
+            self._mark_frequent(np.flatnonzero(self._code >= HALF))
+            self._averages[:], self._damping[:] = state["averages"], state["damping"]
 
 
 def agree_on_unit(comm: Comm, problem: OneClass, rows: Rows | None) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbm.errors import DataError, SettingsError
+from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
-from sbm.inputs.parquet import read_parquet
+from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
+from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
+from sbm.inputs.remote import fetch, is_remote, without_query
 from sbm.inputs.table import read_table
-from sbm.inputs.text import Source, convert_sources, expand_inputs, is_packed, one_ahead
+from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import nearest
@@ -30,10 +34,12 @@ __all__ = [
     "open_inputs",
     "plain_name",
     "reader_memory",
+    "with_hash_bits",
 ]
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
+MOST_SOURCES = 256  # with more text files, several make one source
 
 
 @dataclass(frozen=True)
@@ -83,14 +89,25 @@ FORMATS = {
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
         Format("npz", (".npz",), read=read_npz, is_stream=False),
         Format(
-            "parquet", (".parquet", ".pq"), read=read_parquet, is_stream=False, memory=120_000_000
+            "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
+            memory=MEMORY,
+        ),
+        Format(
+            "feather", (".feather", ".arrow", ".ipc"), read=read_arrow, is_hashed=True,
+            is_stream=False, memory=MEMORY,
         ),
     )
+}  # fmt: skip
+# Rows in memory.
+_IN_MEMORY = {
+    "chunks": Format("chunks", (), read=read_chunks),
+    "frame": Format("frame", (), read=read_arrow, is_hashed=True, memory=MEMORY),
 }
 
 
 def plain_name(name: str) -> str:
     """Return a file name without the ending of its compression."""
+    name = without_query(name)
     return name[: -len(Path(name).suffix)] if is_packed(name) else name
 
 
@@ -110,17 +127,16 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     SettingsError
         The format is unknown.
     """
-    if options.hash_bits is None:
-        options = replace(options, hash_bits=HASH_BITS)
+    options = with_hash_bits(options)
     if options.format is not None and options.format not in FORMATS:
         raise SettingsError(
             f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
             f"{nearest(options.format, FORMATS)}"
         )
-    sources = expand_inputs(names)
+    sources = _group(expand_names(names), options.format)
     for source in sources:
-        found = format_of(source.name) if options.format is None else FORMATS[options.format]
-        source.format, source.options = found.name, options
+        found = FORMATS[source.format]
+        source.options = options
         if found.is_stream:
             continue
         if not source.comes_again:
@@ -131,21 +147,65 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             raise DataError(
                 f"{source.name} is compressed, which {found.name} does not support; decompress it"
             )
+        if found.name in ARROW:
+            if is_remote(source.name):
+                source.copy = fetch(source.name, f".{found.name}")
+            find_layout(source)
+        elif is_remote(source.name):
+            raise DataError(
+                f"{source.name}: {found.name} files are read locally; download it first"
+            )
+    return sources
+
+
+def with_hash_bits(options: InputOptions) -> InputOptions:
+    """Return options with the default number of bits, unless it is set."""
+    return options if options.hash_bits is not None else replace(options, hash_bits=HASH_BITS)
+
+
+def _group(names: list[str], name_of_format: str | None) -> list[Source]:
+    """Return a source for each file, or for several text files each if there are very many."""
+    sources, size = [], -(-len(names) // MOST_SOURCES)
+
+    def kind(name: str) -> tuple[str, bool]:
+        found = format_of(name) if name_of_format is None else FORMATS[name_of_format]
+        return found.name, size > 1 and found.parser is not None and os.path.isfile(name)
+
+    for (chosen, is_grouped), files in itertools.groupby(names, kind):
+        while some := list(itertools.islice(files, size if is_grouped else 1)):
+            more = b"\0".join(map(os.fsencode, some[1:]))
+            source = Source(some[0], sum(map(size_of, some)), format=chosen, more=more)
+            source.reader_bytes = REMOTE_MEMORY * is_remote(source.name)
+            sources.append(source)
     return sources
 
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     """Return the options that determine ids of names; None if no source has names."""
-    hashed = [s for s in sources if s.format in FORMATS and FORMATS[s.format].is_hashed]
+    hashed = [s for s in sources if _kind(s).is_hashed and not s.is_sparse]
     if not hashed:
         return None
+    record = hashed[0].options.record()
     columns = list(dict.fromkeys(name for source in hashed for name in source.columns))
-    return hashed[0].options.record() | ({"columns": columns} if columns else {})
+    words = [name for source in hashed for name in source.categorical]
+    record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
+    return record | ({"columns": columns} if columns else {})
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
-    """Return the bytes that libraries need to read these sources, in addition to text."""
-    return max((FORMATS[s.format].memory for s in sources if s.format in FORMATS), default=0)
+    """Return the bytes that readers need beyond those for text: libraries, and large windows.
+
+    Decompressors may then take that much.
+    """
+    window = max((window_of(name) for source in sources for name in source.files), default=0)
+    names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
+    for source in sources:
+        source.window = max(source.window, window)
+    return window + names + max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+
+
+def _kind(source: Source) -> Format:
+    return FORMATS.get(source.format) or _IN_MEMORY[source.format]
 
 
 def convert_inputs(
@@ -156,26 +216,25 @@ def convert_inputs(
     ahead: int,
     dtype: str = "float32",
     skip: bool = False,
-    largest_line: int = 1 << 30,
+    largest_line: int | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
     Parameters and errors are as in `convert_sources`.
     """
-    largest_row = largest_line // _BYTES_A_NONZERO
-    for name, group in itertools.groupby(sources, lambda source: source.format):
-        kind = FORMATS.get(name)
-        if kind is not None and kind.parser is not None:
-            texts = list(group)
+    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
+    for _, group in itertools.groupby(sources, lambda source: source.format):
+        texts = list(group)
+        kind = _kind(texts[0])
+        if kind.parser is not None:
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
                 skip=skip, largest_line=largest_line, reasons=kind.reasons,
             )  # fmt: skip
             continue
-        for source in group:
-            read = read_chunks if kind is None else kind.read
-            assert read is not None
-            pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
+        for source in texts:
+            assert kind.read is not None
+            pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
             if source.chunks is None:  # an iterator of chunks may require this thread
                 pieces = one_ahead(pieces)
             with contextlib.closing(pieces):

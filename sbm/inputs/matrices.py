@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -25,7 +25,8 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
-from sbm.inputs.parsing import LARGEST_VALUE, ParsedText
+from sbm.inputs.nametable import LabelWords, NewNames
+from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.units import format_number
 
@@ -72,6 +73,10 @@ class Batch:
         Bytes of the source that the rows take; 0 if the reader counts them itself.
     place : callable, optional
         ``place(k)`` names row k in messages. Default: the source name and the row number.
+    names : NewNames, optional
+        Names of features, in order of first appearance.
+    weights : ndarray, shape (n_rows,), float64, optional
+        Factor of each row's cost.
     """
 
     labels: npt.NDArray[Any]
@@ -81,6 +86,8 @@ class Batch:
     refused: Mapping[int, str] = field(default_factory=dict)
     size: int = 0
     place: Callable[[int], str] | None = None
+    names: NewNames | None = None
+    weights: Floats | None = None
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -236,9 +243,12 @@ def read_rows(
                 if source.options.labels is False:
                     labels[:] = np.nan
                 may_lack = source.options.labels is not True
+                weights = None if batch.weights is None else batch.weights[begin:end]
                 parsed = _take_good(
-                    labels, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack
+                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack
                 )
+                if begin == 0 and batch.names is not None:
+                    parsed = replace(parsed, names=batch.names)
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
                 source.read = before + batch.size * end // n_rows
@@ -254,6 +264,7 @@ def _place(name: str, first: int, row: int) -> str:
 
 def _take_good(
     labels: Floats,
+    weights: Floats | None,
     indptr: Ints,
     ids: Ints,
     values: Floats,
@@ -286,10 +297,11 @@ def _take_good(
         kept, lengths = ~wrong, np.diff(indptr)
         nonzeros = np.repeat(kept, lengths)
         labels, ids, values = labels[kept], ids[nonzeros], values[nonzeros]
+        weights = None if weights is None else weights[kept]
         indptr = np.concatenate([[0], np.cumsum(lengths[kept])])
     ones = bool((values == 1).all())
     typed = None if ones else values.astype(dtype, copy=False)
-    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong)
+    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong, weights=weights)
 
 
 def _describe(identity: int, value: float) -> str:
@@ -350,7 +362,7 @@ def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> An
 _NUMBERS = "biuf"  # kinds of numpy types that are real numbers
 
 
-def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
+def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOptions) -> Source:
     """Return a source of chunks; its size is known for a list or tuple.
 
     Parameters
@@ -358,6 +370,7 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
     chunks : iterable of (X, y)
     name : str
         Name in the manifest.
+    options : InputOptions
 
     Returns
     -------
@@ -366,7 +379,7 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str) -> Source:
     size = 0
     if isinstance(chunks, Sequence):
         size = sum(_bytes_of(*_matrix(chunk, k)) for k, chunk in enumerate(chunks))
-    return Source(name, size, chunks=chunks, format="chunks")
+    return Source(name, size, chunks=chunks, format="chunks", options=options)
 
 
 def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
@@ -394,7 +407,8 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
     """
     for number, chunk in enumerate(source.chunks or ()):
         X, y = _matrix(chunk, number)
-        labels, name = _labels(y, X.shape[0], number), f"chunk {number}"
+        labels = _labels(y, X.shape[0], number, source.options.words)
+        name = f"chunk {number}"
         if hasattr(X, "tocsr"):
             X = X.tocsr()
             indptr = _indptr(X, number)
@@ -437,15 +451,23 @@ def _bytes_of(X: Any, y: Any) -> int:
     return _NONZERO * (int(nnz) + int(X.shape[0]))
 
 
-def _labels(y: Any, n_rows: int, number: int) -> npt.NDArray[np.float64]:
+def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:
     y = np.asarray(y)
-    if y.dtype.kind not in _NUMBERS:
-        raise DataError(f"chunk {number}: y has dtype {y.dtype}; labels must be numbers")
+    if words.are_words is None and len(y):
+        words.are_words = y.dtype.kind not in _NUMBERS
+    expected = "words" if words.are_words else "numbers"
+    are_words = y.dtype.kind == "U" or (
+        y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel())
+    )
+    if not (are_words if words.are_words else y.dtype.kind in _NUMBERS):
+        raise DataError(f"chunk {number}: y has dtype {y.dtype}; labels must be {expected}")
     if y.ndim != 1 or len(y) != n_rows:
         raise DataError(
             f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "
             "per row"
         )
+    if words.are_words:
+        return words.encode(y.tolist())
     labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
     return labels
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError
+from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 
 __all__ = [
     "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText",
@@ -36,21 +37,36 @@ class InputOptions:
         Number of bits of hashed feature names.
     label : str, optional
         Column of a table that holds the labels.
-    text : tuple of str, optional
+    categorical : tuple of str, optional
         Columns of a table whose cells are words, even if they look like numbers.
+    weight : str, optional
+        Column of a table that holds the weights of rows.
+    exclude : tuple of str
+        Columns of a table that are not read.
     labels : bool, optional
         True: every row needs a label. None: the label of a row without one is nan. False: labels
         are ignored and need not be numbers.
     columns : tuple of str
         Columns of the tables read before, without the label column.
+    names : NameTable, optional
+        Receives the names of features; None to drop them.
+    words : LabelWords
+        How labels become numbers.
+    kinds : dict of str to bool
+        Whether each column of the tables read so far holds only words.
     """
 
     format: str | None = None
     hash_bits: int | None = None
     label: str | None = None
-    text: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] | None = None
+    weight: str | None = None
+    exclude: tuple[str, ...] = ()
     labels: bool | None = True
     columns: tuple[str, ...] = ()
+    names: NameTable | None = None
+    words: LabelWords = field(default_factory=LabelWords)
+    kinds: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bits = self.hash_bits
@@ -59,9 +75,12 @@ class InputOptions:
 
     def record(self) -> dict[str, Any]:
         """Return the options that determine ids of names, ready for JSON."""
-        return {
-            "hash_bits": self.hash_bits, "label": self.label, "text": list(self.text or ())
+        chosen: dict[str, Any] = {
+            "hash_bits": self.hash_bits, "label": self.label,
+            "categorical": list(self.categorical or ()),
         }  # fmt: skip
+        chosen |= {"weight": self.weight} if self.weight is not None else {}
+        return chosen | ({"exclude": list(self.exclude)} if self.exclude else {})
 
     def following(self, record: Mapping[str, Any], what: str) -> InputOptions:
         """Return these options completed from the record of a store or a model.
@@ -78,33 +97,39 @@ class InputOptions:
         SettingsError
             The record is invalid, or these options contradict it.
         """
-        bits, label, text = (record.get(key) for key in ("hash_bits", "label", "text"))
-        columns = record.get("columns", [])
-        if not _is_record(bits, label, text, columns):
+        bits, label, weight = (record.get(key) for key in ("hash_bits", "label", "weight"))
+        lists = [record.get(key, []) for key in ("categorical", "exclude", "columns")]
+        if not _is_record(bits, [label, weight], lists):
             raise SettingsError(f"the input options in {what} are invalid; split the data again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
                 f"hash_bits is {self.hash_bits}, but {what} uses {bits} bits; omit --hash-bits"
             )
-        assert text is not None
-        if self.text is not None and sorted(self.text) != sorted(text):
+        categorical, exclude, columns = map(tuple, lists)
+        if self.categorical is not None and not {*self.categorical} <= {*categorical}:
             raise SettingsError(
-                f"the text columns of {what} are {', '.join(text) or 'none'}; omit --text"
+                f"the categorical columns of {what} are {', '.join(categorical) or 'none'}; omit "
+                "--categorical"
+            )
+        if self.weight not in (None, weight):
+            raise SettingsError(
+                f"weight is {self.weight}, but the weights of {what} are "
+                f"{'1' if weight is None else weight}; omit --weight"
             )
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
-            text=tuple(text), columns=tuple(columns),
+            categorical=categorical, weight=weight, exclude=tuple({*self.exclude, *exclude}),
+            columns=columns,
         )  # fmt: skip
 
 
-def _is_record(bits: Any, label: Any, text: Any, columns: Any) -> bool:
+def _is_record(bits: Any, names: list[Any], lists: list[Any]) -> bool:
     return (
         type(bits) is int
         and 1 <= bits <= MOST_HASH_BITS
-        and (label is None or isinstance(label, str))
-        and isinstance(text, list)
-        and isinstance(columns, list)
-        and all(isinstance(name, str) for name in text + columns)
+        and all(name is None or isinstance(name, str) for name in names)
+        and all(isinstance(some, list) for some in lists)
+        and all(isinstance(name, str) for some in lists for name in some)
     )
 
 
@@ -161,6 +186,10 @@ class ParsedText:
         The first invalid lines.
     n_errors : int
         Number of invalid lines.
+    names : NewNames, optional
+        Names of features that may be new.
+    weights : ndarray, shape (n_rows,), float64, or None
+        Factor of each row's cost; None when every factor is 1.
     """
 
     labels: npt.NDArray[np.float64]
@@ -170,13 +199,15 @@ class ParsedText:
     n_lines: int
     errors: list[TextError]
     n_errors: int
+    names: NewNames | None = None
+    weights: npt.NDArray[np.float64] | None = None
 
     def copy(self) -> ParsedText:
         """Return a copy that shares no arrays."""
         values = None if self.values is None else self.values.copy()
         return replace(
             self, labels=self.labels.copy(), indptr=self.indptr.copy(), ids=self.ids.copy(),
-            values=values,
+            values=values, weights=None if self.weights is None else self.weights.copy(),
         )  # fmt: skip
 
 

@@ -1,15 +1,14 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
-import bz2
+import bisect
 import contextlib
 import glob
 import hashlib
 import io
-import lzma
 import os
 import sys
 import threading
-import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import zstandard
 
 from sbm.errors import DataError
 from sbm.inputs.libsvm import REASONS, parse_text
@@ -31,15 +29,19 @@ from sbm.inputs.live import (
     SourceProgress,
     go_to,
 )
+from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
+from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
 from sbm.store.container import Buffers
+from sbm.units import format_size
 
 __all__ = [
-    "PIECE", "Source", "convert_sources", "expand_inputs", "is_packed", "one_ahead",
-    "parse_sources", "unpacked",
+    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
+    "holds_tables", "one_ahead", "parse_sources", "size_of", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
+LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
 T = TypeVar("T")
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -73,8 +75,22 @@ class Source:
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
     options : InputOptions
-    columns : list of str
-        Columns of a table that was read, without the label column.
+    is_sparse : bool
+        Whether a file of records holds lists of feature ids.
+    reader_bytes : int
+        Bytes that its reader holds in memory, besides those of the format.
+    copy : temporary file, or None
+        Local copy of a remote file.
+    window : int
+        Bytes that a decompressor may take for its window.
+    columns, categorical : list of str
+        Columns of a table that are features, and those of them that hold only words.
+    more : bytes
+        Names of further files that are read as one text with the first, separated by zeros.
+    now : str
+        The one of these files that is read.
+    ends : array of int
+        Lines up to the end of each of these files.
     """
 
     name: str
@@ -90,34 +106,59 @@ class Source:
     chunks: Iterable[Any] | None = None
     format: str = "libsvm"
     options: InputOptions = field(default_factory=InputOptions)
+    is_sparse: bool = False
+    reader_bytes: int = 0
+    copy: Any = None
+    window: int = USUAL
     columns: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
+    more: bytes = b""
+    now: str = ""
+    ends: "array[int]" = field(default_factory=lambda: array("q"))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all its files."""
+        return [self.name, *map(os.fsdecode, self.more.split(b"\0"))] if self.more else [self.name]
 
     @property
     def comes_again(self) -> bool:
         """Whether it can be read a second time."""
         if self.chunks is not None:
             return iter(self.chunks) is not self.chunks
-        return self.name != "-" and os.path.isfile(self.name)
+        return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
     def again(self) -> "Source":
         """Return an unread copy."""
         return Source(
-            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options
-        )
+            self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
+            is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
+            window=self.window, more=self.more,
+        )  # fmt: skip
+
+    @property
+    def file(self) -> str:
+        """Name of the local file."""
+        return self.name if self.copy is None else str(self.copy.name)
 
     @property
     def shown(self) -> str:
         """Name for messages."""
-        return "standard input" if self.name == "-" else self.name
+        return "standard input" if self.name == "-" else self.now or self.name
 
     def at(self, line: int) -> str:
         """Return the position of a line, for messages."""
+        if self.more:
+            number = bisect.bisect_left(self.ends, line)
+            before = self.ends[number - 1] if number else 0
+            return f"{self.files[number]}:{line - before}"
         return f"{self.shown}, line {line}" if self.name == "-" else f"{self.name}:{line}"
 
     @property
     def path(self) -> str:
         """Absolute path without links; ``-`` for standard input."""
-        return "-" if self.name == "-" else os.path.realpath(self.name)
+        as_it_is = self.name == "-" or is_remote(self.name)
+        return self.name if as_it_is else os.path.realpath(self.name)
 
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
@@ -128,32 +169,73 @@ class Source:
             "rows": self.done.rows,
             "skipped": self.done.skipped,
             **({} if self.format == "libsvm" else {"format": self.format}),
+            **({"files": len(self.files)} if self.more else {}),
         }
 
 
 def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
-    """Turn names and glob patterns into sources, in the order given.
+    """Turn names and glob patterns into sources, in the order given; see `expand_names`."""
+    names = expand_names(inputs)
+    return [Source(name, size_of(name)) for name in names]
+
+
+def size_of(name: str) -> int:
+    """Return the bytes of a file, local or not; 0 for standard input."""
+    if is_remote(name):
+        return remote_size(name)
+    return 0 if name == "-" else os.path.getsize(name)
+
+
+def expand_names(inputs: Sequence[str | Path]) -> list[str]:
+    """Turn names and glob patterns into names of files, in the order given.
+
+    A folder stands for the Parquet and Feather files in it.
 
     Raises
     ------
     DataError
-        A file is missing, a pattern matches nothing, or an input is a folder.
+        A file is missing, or a pattern or folder has no files.
     """
-    sources = []
+    found = []
     for name in map(str, inputs):
-        if name == "-":
-            sources.append(Source("-"))
+        if is_remote(name):
+            found += find_remote(name)
             continue
-        names = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        is_there = name == "-" or os.path.exists(name)
+        names = [name] if is_there else sorted(glob.iglob(name, recursive=True))
         if not names:
             raise DataError(
                 f"{name} does not exist; expected files, glob patterns, or - for standard input"
             )
         for path in names:
-            if os.path.isdir(path):
-                raise DataError(f"{path} is a folder; expected the files in it, as in {path}/*")
-            sources.append(Source(path, os.path.getsize(path)))
-    return sources
+            found += _files_in(path) if os.path.isdir(path) else [path]
+    return found
+
+
+_TABLES = (".parquet", ".pq", ".feather", ".arrow", ".ipc")  # files that come in folders
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a path is a folder with Parquet or Feather files."""
+    return path.is_dir() and any(name.suffix in _TABLES for name in path.glob("**/*"))
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the tables in a folder and its subfolders, in the order of their names.
+
+    Raises
+    ------
+    DataError
+        There are none.
+    """
+    names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
+    if not files:
+        raise DataError(
+            f"{folder} is a folder without Parquet or Feather files; expected the files in it, as "
+            f"in {folder}/*"
+        )
+    return files
 
 
 class _Digested:
@@ -176,14 +258,58 @@ class _Digested:
         self._source.read += len(data)
         return data
 
-    def readable(self) -> bool:
-        return True
+    def go_to(self, file: io.RawIOBase | io.BufferedIOBase) -> None:
+        """Continue with another file."""
+        self._file = file
 
     def finish(self) -> None:
         room = memoryview(bytearray(1 << 20))
         while _fill(self._source, self, room):
             pass  # bytes that the decompressor did not read belong to the digest, too
         self._source.sha256 = self._hash.hexdigest()
+
+
+class _Files:
+    """The text of all files of a source; each is made to end with a line end."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._names = source, iter(source.files)
+        self._file: Any = io.BytesIO()
+        self.digested = _Digested(self._file, source)
+        self._stream: Readable | None = None
+        self._lines, self._is_first, self._in_line = 0, True, False
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        while self._stream is not None or self._open_next():
+            assert self._stream is not None
+            if n := self._stream.readinto(buffer) or 0:
+                text = np.frombuffer(buffer, np.uint8, n)
+                if self._is_first:
+                    _check_begin(self._source, text)
+                self._is_first, self._in_line = False, bool(text[-1] != ord("\n"))
+                self._lines += int(np.count_nonzero(text == ord("\n")))
+                return n
+            self._stream = None
+            self._lines += self._in_line
+            self._source.ends.append(self._lines)
+            if self._in_line:
+                self._in_line, buffer[0] = False, ord("\n")
+                return 1
+        return 0
+
+    def _open_next(self) -> bool:
+        """Open the next file; return whether there is one."""
+        self.close()
+        self._source.now = next(self._names, "")
+        if self._source.now:
+            self._file = io.FileIO(self._source.now)
+            self.digested.go_to(self._file)
+            self._stream, self._is_first = _unpack(self.digested, self._source), True
+        return self._stream is not None
+
+    def close(self) -> None:
+        self._file.close()
+        self.digested.go_to(io.BytesIO())
 
 
 class _CountedFile:
@@ -199,67 +325,6 @@ class _CountedFile:
         return n
 
 
-class _Frames:
-    """A stream of the decompressed bytes of consecutive frames, with truncation detected.
-
-    The file readers of the libraries do not detect truncation (zstd), or read such small pieces
-    that they mostly wait for the interpreter lock (gzip).
-
-    Parameters
-    ----------
-    file : _Digested
-    begin : callable
-        Returns the decompressor of the next frame.
-    bite : int
-        Compressed bytes per call of the decompressor; their decompressed bytes are held in memory.
-    padding : bytes
-        Bytes allowed between frames.
-    """
-
-    def __init__(
-        self, file: _Digested, begin: Callable[[], Any], bite: int, padding: bytes = b""
-    ) -> None:
-        self._file, self._begin, self._bite, self._padding = file, begin, bite, padding
-        self._frame: Any = None  # the unfinished frame
-        self._packed = b""
-        self._plain = memoryview(b"")
-
-    def readinto(self, buffer: memoryview) -> int:
-        while not self._plain:
-            data = self._packed or self._file.read(self._bite)
-            self._packed = b""
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("truncated inside a frame")
-                return 0
-            if self._frame is None:
-                if not (data := data.lstrip(self._padding) if self._padding else data):
-                    continue
-                self._frame = self._begin()
-            self._plain = memoryview(self._frame.decompress(data))
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        n = min(len(buffer), len(self._plain))
-        buffer[:n] = self._plain[:n]
-        self._plain = self._plain[n:]
-        return n
-
-
-_GZIP = 31  # zlib's window size argument for gzip data
-
-_OPENERS: dict[str, Callable[[Any], Readable]] = {
-    ".gz": lambda file: _Frames(file, lambda: zlib.decompressobj(_GZIP), 1 << 16, b"\0"),
-    ".bz2": lambda file: bz2.BZ2File(file),
-    ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115  closed with what it reads
-    ".zst": lambda file: _Frames(file, zstandard.ZstdDecompressor().decompressobj, 1 << 14),
-}
-
-
-def is_packed(name: str) -> bool:
-    """Whether a file name has the ending of a compression format."""
-    return Path(name).suffix.lower() in _OPENERS
-
-
 @dataclass
 class _TextPiece:
     source: Source
@@ -273,27 +338,27 @@ class _TextPiece:
 def _read_pieces(
     source: Source,
     buffers: Buffers,
-    largest_line: int,
+    largest_line: int | None,
     patience: Patience | None,
     is_last: bool,
 ) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
-    raw = _open(source.name, patience)
+    raw = _Files(source) if source.more else _open(source.name, patience)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
-        digested = _Digested(raw, source)
-        stream: Readable = opener(digested) if opener else digested
+        stream: Readable
+        if isinstance(raw, _Files):
+            stream, digested = raw, raw.digested
+        else:
+            digested = _Digested(raw, source)
+            stream = _unpack(digested, source)
         if patience is not None:
-            stream = _resumed(source, raw, stream if opener else None, patience, is_last)
-        is_first = True
+            is_plain_file = not (is_packed(source.name) or is_remote(source.name))
+            stream = _resumed(source, raw, None if is_plain_file else stream, patience, is_last)
+        is_first = source.done.text == 0 and not source.more
         for piece in _cut(source, stream, buffers, largest_line, patience):
-            if is_first and piece.size and opener is None and source.done.text == 0:
-                _refuse_compressed(source.shown, piece.text[: min(6, piece.size)].tobytes())
-            if is_first and piece.size >= len(_BOM) and source.done.text == 0:
-                begin = piece.text[: len(_BOM)]
-                if begin.tobytes() == _BOM:
-                    begin[:] = ord(" ")
-            is_first = is_first and not piece.size
+            if is_first and piece.size:
+                _check_begin(source, piece.text[: piece.size])
+                is_first = False
             yield piece
         if patience is None:
             digested.finish()
@@ -315,13 +380,26 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     """
     raw = _open(source.name, None)
     try:
-        opener = _OPENERS.get(Path(source.name).suffix.lower())
         digested = _Digested(raw, source)
-        yield _Unpacked(source, opener(digested) if opener else digested, opener is not None)
+        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
         digested.finish()
     finally:
         if source.name != "-":
             raw.close()
+
+
+def _unpack(digested: _Digested, source: Source) -> Readable:
+    """Return the stream of a source's text, which may be compressed."""
+    name = source.now or source.name
+    return Unpacked(digested.read, name, source.window) if is_packed(name) else digested
+
+
+def _check_begin(source: Source, text: Bytes) -> None:
+    """Refuse compressed data without its ending, and blank out a byte order mark."""
+    if not is_packed(source.now or source.name):
+        _refuse_compressed(source.shown, text[:6].tobytes())
+    if text[: len(_BOM)].tobytes() == _BOM:
+        text[: len(_BOM)] = ord(" ")
 
 
 class _Unpacked(io.RawIOBase):
@@ -347,6 +425,8 @@ def _open(name: str, patience: Patience | None) -> Any:
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
         return sys.stdin.buffer
+    if is_remote(name):
+        return RemoteFile(name)
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -367,12 +447,11 @@ def _resumed(
 
 
 _BOM = b"\xef\xbb\xbf"  # of UTF-8
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def _refuse_compressed(shown: str, begin: bytes) -> None:
     """Raise `DataError` if text begins like compressed data."""
-    for magic, kind in _MAGIC.items():
+    for magic, kind in MAGIC.items():
         if begin.startswith(magic):
             raise DataError(
                 f"{shown}: found {kind} data; decompress it first (zcat, zstdcat), or use a "
@@ -384,7 +463,7 @@ def _cut(
     source: Source,
     stream: Readable,
     buffers: Buffers,
-    largest_line: int,
+    largest_line: int | None,
     patience: Patience | None,
 ) -> Iterator[_TextPiece]:
     capacity = PIECE
@@ -417,10 +496,13 @@ def _cut(
         end = _last_newline(text, size)
         if end == 0 and size == capacity:  # a line longer than the buffer
             capacity *= 2
-            if capacity > largest_line:
+            if capacity > (largest_line or LARGEST_LINE):
+                reason = "does not fit in --mem; raise --mem"
+                if largest_line is None:
+                    reason = "is the longest that can be read here; use a store (sbm split --mem)"
                 raise DataError(
                     f"{source.at(source.done.lines + 1)} or later: found a line longer than "
-                    f"{capacity // 2} bytes, which does not fit in --mem; raise --mem"
+                    f"{capacity // 2} bytes, which {reason}"
                 )
             longer = buffers.take(capacity + SPARE, np.uint8)
             longer[:size] = text[:size]
@@ -442,7 +524,12 @@ def _cut(
 def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
     try:
         return stream.readinto(room)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
+    except WindowError as error:
+        raise DataError(
+            f"{source.shown}: decompressing it takes a window of {format_size(error.size)}, more "
+            "than memory was planned for; decompress it first (zstdcat --long=31, xzcat)"
+        ) from error
+    except ERRORS as error:
         raise DataError(
             f"{source.shown}: cannot read after byte {source.read} ({error}); {_advice(source)}"
         ) from error
@@ -450,11 +537,12 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
 
 def _advice(source: Source) -> str:
     """Return a likely reason why an input cannot be read."""
-    ending = Path(source.name).suffix
-    if is_packed(source.name) and os.path.isfile(source.name):
-        with open(source.name, "rb") as file:
+    name = source.now or source.name
+    ending = Path(name).suffix
+    if is_packed(name) and os.path.isfile(name):
+        with open(name, "rb") as file:
             begin = file.read(6)
-        if not begin.startswith(tuple(_MAGIC)):
+        if not begin.startswith(tuple(MAGIC)):
             return f"the file is not compressed; rename it without {ending}"
     return "the file is damaged, or its name has the wrong ending"
 
@@ -518,7 +606,7 @@ def convert_sources(
     parse: TextParser = parse_text,
     dtype: str = "float32",
     skip: bool = False,
-    largest_line: int = 1 << 30,
+    largest_line: int | None = None,
     reasons: Sequence[str] = REASONS,
     patience: Patience | None = None,
 ) -> Generator[tuple[Source, T]]:
@@ -541,8 +629,8 @@ def convert_sources(
         Type of the values.
     skip : bool
         Skip invalid lines and note them in the source, instead of raising.
-    largest_line : int
-        Maximum length of a line in bytes.
+    largest_line : int, optional
+        Maximum length of a line in bytes that fits in ``--mem``. Default: `LARGEST_LINE`.
     reasons : sequence of str
         Error messages by the codes of `TextError`.
     patience : Patience, optional
@@ -562,7 +650,7 @@ def convert_sources(
     while coming and not (patience is not None and patience.gave_up):
         source = coming.popleft()
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
-        if patience is not None or os.path.isfile(source.name):
+        if patience is not None or source.comes_again:
             # Not for pipes: a thread blocked in a read cannot be stopped.
             pieces = one_ahead(pieces)
         broken = None

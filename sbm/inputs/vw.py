@@ -2,22 +2,27 @@
 
 Grammar of a line::
 
-    label [1] [0] ['tag] |[namespace[:weight]] [name[:value]]... [|namespace ...]
+    label [importance] [0] ['tag] |[namespace[:weight]] [name[:value]]... [|namespace ...]
 
 Ids match those of Vowpal Wabbit (``--hash strings``): MurmurHash3 of the name, seeded with the hash
 of the namespace. A name that consists of digits is a number, and that hash is added to it. There
 are no interactions and no constant feature. As in Vowpal Wabbit, features with value 0 are dropped,
-values of equal ids are summed, and the weight of a namespace multiplies its values. An importance
-other than 1 or a base other than 0 is an error, because a store holds neither.
+values of equal ids are summed, and the weight of a namespace multiplies its values. The importance
+is the weight of the row. A base other than 0 is an error, because a store holds none.
+
+A feature is named ``namespace^name``, as by ``--invert_hash``.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.inputs.nametable import NameTable, NewNames
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
@@ -35,6 +40,7 @@ from sbm.inputs.parsing import (
 __all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
 
 kernels = load("sbm.inputs.kernels.names")
+_WORD = re.compile(rb"[^\t\r\n :|]+")
 
 # Error messages, indexed by the codes of the kernel.
 REASONS = (
@@ -42,10 +48,7 @@ REASONS = (
     "found {token} where a numeric label is expected, as in 1 |f name:value",
     "found {token}, but only finite numbers are allowed",
     "found no label followed by a space before the bar; expected a line like 1 |f name:value",
-    (
-        "found importance {token}, but a store holds no row weights; remove it and use "
-        "sbm train --weights FILE"
-    ),
+    "found importance {token}; it must be a number of at least 0",
     "found base {token}, but bases are not supported; remove it",
     "found {token} where a decimal number is expected",
     (
@@ -60,7 +63,8 @@ REASONS = (
 def vw_parser(options: InputOptions) -> TextParser:
     """Return a parser with these options."""
     assert options.hash_bits is not None
-    return partial(parse_vw, mask=(1 << options.hash_bits) - 1, labels=options.labels)
+    mask = (1 << options.hash_bits) - 1
+    return partial(parse_vw, mask=mask, labels=options.labels, names=options.names)
 
 
 def parse_vw(
@@ -71,6 +75,7 @@ def parse_vw(
     dtype: str = "float32",
     skip: bool = False,
     labels: bool | None = True,
+    names: NameTable | None = None,
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
@@ -90,6 +95,8 @@ def parse_vw(
         Skip invalid lines instead of stopping at the first one.
     labels : bool, optional
         As in `InputOptions`.
+    names : NameTable, optional
+        Names that are known; names of other ids are returned.
     max_errors : int
         Number of invalid lines to describe.
     room : Room, optional
@@ -101,22 +108,48 @@ def parse_vw(
         Views of `room`, valid until it is used again. If `skip` is false and a line is invalid,
         only the rows before that line.
     """
+    weights, places, n_names = np.empty(size // 2 + 1), np.empty((0, 2), np.int64), 0
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         into = room if room is not None and room.size >= size else Room(size, "float64")
         y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
+        nonlocal places, n_names
         bits = np.empty(1, np.uint64)
         while True:
-            counts = kernels.parse(
+            places = np.empty((0 if names is None else len(ids), 2), np.int64)
+            *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
-                LABELS[labels], y, indptr, ids, values, errors, bits,
+                LABELS[labels], y, weights, indptr, ids, values, places, errors, bits,
             )  # fmt: skip
             if counts[0] >= 0:
-                return (y, indptr, ids, values), counts
+                rows, nnz, lines, ones, n_errors = counts
+                return (y, indptr, ids, values), (rows, nnz, lines, ones, n_errors)
             ids, values = np.empty(2 * len(ids), np.int64), np.empty(2 * len(ids))  # short names
 
-    return parse_lines(text, size, dtype, max_errors, read, _describe)
+    parsed = parse_lines(text, size, dtype, max_errors, read, _describe)
+    weights = weights[: len(parsed.labels)]
+    return replace(
+        parsed,
+        weights=None if (weights == 1).all() else weights.copy(),
+        names=None if names is None else _new_names(text, size, places[:n_names], names),
+    )
+
+
+def _new_names(
+    text: npt.NDArray[np.uint8], size: int, places: npt.NDArray[np.int64], known: NameTable
+) -> NewNames:
+    """Return the names of features that may have none yet, in the order of the text."""
+    some = places[known.without_known(np.ascontiguousarray(places[:, 0]))]
+    ids, first = np.unique(some[:, 0], return_index=True)
+    order = np.argsort(first)
+    line = text[: size if len(order) else 0].tobytes()
+    names = []
+    for begin in some[first[order], 1].tolist():
+        space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
+        group = _WORD.match(line, space)
+        names.append((group[0] + b"^" if group else b"") + (name[0] if name else b""))
+    return ids[order], names
 
 
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:

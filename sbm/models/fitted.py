@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
 
-__all__ = ["coefficients", "to_sklearn", "whole_labels"]
+__all__ = ["coefficients", "intercepts", "to_sklearn", "whole_labels"]
 
 
 def to_sklearn(model: Any, n_features: int | None = None) -> Any:
@@ -35,7 +35,7 @@ def to_sklearn(model: Any, n_features: int | None = None) -> Any:
     else:
         odds = loss == "log_loss" and len(model.labels) == 2
         estimator = LogisticRegression(C=C) if odds else LinearSVC(C=C)
-        estimator.classes_ = whole_labels(np.sort(model.labels))
+        estimator.classes_ = model.classes_[np.argsort(model.labels)]
         estimator.coef_, estimator.intercept_ = coef, intercept
     estimator.n_features_in_ = coef.shape[1]
     return estimator
@@ -63,15 +63,26 @@ def coefficients(
     DataError
         If an id is not below `n_features`, or the weights do not fit in memory.
     """
-    W, intercept = _dense(model, n_features), np.asarray(model.bias * model.bias_weights)
+    W = _by_label(model, _dense(model, n_features))
+    return np.ascontiguousarray(W.T), intercepts(model)
+
+
+def intercepts(model: Any) -> npt.NDArray[np.float64]:
+    """Return the intercepts in scikit-learn's layout, shape (n_outputs,)."""
+    first: npt.NDArray[np.float64] = _by_label(model, model.bias * model.bias_weights[np.newaxis])[
+        0
+    ]
+    return first
+
+
+def _by_label(model: Any, W: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return columns in ascending order of the labels; a single one for two labels."""
     order = np.argsort(model.labels)  # LIBLINEAR models may have another order
     if W.shape[1] > 1:
-        W, intercept = W[:, order], intercept[order]
+        W = W[:, order]
     elif len(order) == 2 and order[0] == 1:
-        W, intercept = -W, -intercept
-    if len(order) == W.shape[1] == 2:
-        W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
-    return np.ascontiguousarray(W.T), intercept
+        W = -W
+    return W[:, 1:] - W[:, :1] if len(order) == W.shape[1] == 2 else W
 
 
 def _dense(model: Any, n_features: int | None) -> npt.NDArray[np.float64]:
@@ -94,7 +105,8 @@ def _dense(model: Any, n_features: int | None) -> npt.NDArray[np.float64]:
     return W
 
 
-def whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+def whole_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return labels as int64 if all are whole numbers."""
+    labels = np.asarray(labels, np.float64)
     are_whole = (labels == np.floor(labels)) & (abs(labels) < 1 << 53)
     return labels.astype(np.int64) if are_whole.all() else labels

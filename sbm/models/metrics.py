@@ -5,6 +5,7 @@ All classes have the same use: ``add`` rows, then read ``result``. `BinaryMetric
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class Confusion:
         Rows of each pair, above 0.
     """
 
-    labels: list[float]
+    labels: Sequence[float | str]
     true: npt.NDArray[np.int64]
     predicted: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
@@ -123,16 +124,27 @@ class BinaryMetrics:
             )
         self._scores, self._truth, self._kept = [], [], 0
 
-    def _auc(self) -> float | None:
+    def _by_score(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the negative and the positive rows of each decision value, ascending."""
+        if self._histogram is not None:
+            return self._histogram[0], self._histogram[1]
+        scores = np.concatenate([*self._scores, np.empty(0)])
+        truth = np.concatenate([*self._truth, np.empty(0, np.bool_)])
+        values, where = np.unique(scores, return_inverse=True)
+        negative = np.bincount(where[~truth], minlength=len(values))
+        return negative, np.bincount(where[truth], minlength=len(values))
+
+    @staticmethod
+    def _pr_auc(negative: npt.NDArray[np.int64], positive: npt.NDArray[np.int64]) -> float | None:
+        """Return the average precision: the mean precision over the positive rows."""
+        hits, chosen = np.cumsum(positive[::-1]), np.cumsum((positive + negative)[::-1])
+        if not len(hits) or not hits[-1]:
+            return None
+        return float((positive[::-1] * hits / np.maximum(chosen, 1)).sum() / hits[-1])
+
+    @staticmethod
+    def _auc(negative: npt.NDArray[np.int64], positive: npt.NDArray[np.int64]) -> float | None:
         """Return the probability that a positive row scores above a negative one; ties are half."""
-        if self._histogram is None:
-            scores = np.concatenate([*self._scores, np.empty(0)])
-            truth = np.concatenate([*self._truth, np.empty(0, np.bool_)])
-            values, where = np.unique(scores, return_inverse=True)
-            negative = np.bincount(where[~truth], minlength=len(values))
-            positive = np.bincount(where[truth], minlength=len(values))
-        else:
-            negative, positive = self._histogram
         pairs = float(negative.sum()) * float(positive.sum())
         if pairs == 0:
             return None
@@ -149,11 +161,13 @@ class BinaryMetrics:
         counts = self._counts
         rows = int(counts.sum())
         right = int(counts[0, 0] + counts[1, 1])
+        by_score = self._by_score()
         return {
             "rows": rows,
             "correct": right,
             "accuracy": right / rows if rows else None,
-            "auc": self._auc(),
+            "auc": self._auc(*by_score),
+            "pr_auc": self._pr_auc(*by_score),
             "auc_exact": self._histogram is None,
             "labels": self.labels,
             "confusion": counts[:2].tolist(),

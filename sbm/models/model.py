@@ -9,18 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import DataError, StoreError, require_path
+from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
+from sbm.names import Names
 from sbm.store import container
+from sbm.units import format_number
 
-__all__ = ["READERS", "Model", "check_output", "parts"]
+__all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
+_SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
 
 # First word of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
 _LONGEST_WORD = 12
+# ``matrix``: the function that turns a data frame into a matrix; see `sbm.programs.frames`.
+FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
 
 def _first_word(path: Path) -> bytes:
@@ -83,6 +88,10 @@ class Model:
         Other features of the training data, with only zero weights.
     more : dict
         Fields of the file that this version does not know; `save` keeps them.
+    names : Names or None
+        Name of each feature of `ids`; None if the training data had none.
+    label_names : list of str
+        Name of each label, if the labels of the training data are words; else empty.
     """
 
     ids: npt.NDArray[np.int64]
@@ -93,6 +102,8 @@ class Model:
     info: dict[str, Any] = field(default_factory=dict)
     zero_ids: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     more: dict[str, Any] = field(default_factory=dict)
+    names: Names | None = None
+    label_names: list[str] = field(default_factory=list)
     _header: dict[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
     def __post_init__(self) -> None:
@@ -104,6 +115,100 @@ class Model:
         loss, gap = self.info.get("loss", "unknown"), self.certificate.get("relative_gap")
         proven = "" if gap is None else f", certified relative gap {gap:.2e}"
         return f"<Model of {what}: {loss}, {len(self.ids):,} features{proven}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the largest weights of the first classes."""
+        from html import escape
+
+        rows = []
+        for output in range(min(self.W.shape[1], _SHOWN_CLASSES)):
+            weights = [*self.top(_SHOWN), *self.top(-_SHOWN)] if self.W.shape[1] == 1 else []
+            weights = weights or self.top(_SHOWN, self.classes_[output])
+            cells = "".join(f"<td>{escape(str(name))}<br>{w:.4g}</td>" for name, w in weights)
+            rows.append(f"<tr><th>{escape(self._output_name(output))}</th>{cells}</tr>")
+        return f"{escape(repr(self))}<table>{''.join(rows)}</table>"
+
+    def label_texts(self) -> list[str]:
+        """Return the labels as text, in their order in `labels`."""
+        return self.label_names or [format_number(label) for label in self.labels]
+
+    def _output_name(self, output: int) -> str:
+        """Return the label that a large decision value of an output stands for."""
+        texts = self.label_texts()
+        return texts[-1 if self.W.shape[1] == 1 else output] if texts else "prediction"
+
+    def feature_name(self, row: int) -> str | int:
+        """Return the name of a row of `W`, or its feature id if it has none."""
+        return (self.names[row] if self.names is not None else "") or int(self.ids[row])
+
+    def top(self, n: int = 10, label: Any = None) -> list[tuple[str | int, float]]:
+        """Return the features with the largest weights.
+
+        Parameters
+        ----------
+        n : int
+            Number of features; if negative, those with the smallest weights. Weights of 0 are
+            left out.
+        label : number or str, optional
+            Class, if the model has an output for each.
+
+        Returns
+        -------
+        list of (str or int, float)
+            Name (or id) and weight, the largest (or smallest) first.
+
+        Raises
+        ------
+        SettingsError
+            The model has no output for this label.
+        """
+        rows, w = self.ranked(self._output_of(label), n)
+        return [(self.feature_name(row), float(w[row])) for row in rows.tolist()]
+
+    def ranked(self, output: int, n: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Return the rows with the `n` largest weights of an output, and all of its weights.
+
+        If `n` is negative, the smallest weights are chosen. Equal weights are in the order of ids.
+        """
+        w = self.W[:, output]
+        signed = w if n >= 0 else -w
+        most = min(abs(n), int(np.count_nonzero(signed > 0)))
+        if not most:
+            return np.empty(0, np.intp), w
+        least = np.partition(signed, len(w) - most)[len(w) - most]
+        rows = np.flatnonzero(signed >= least)
+        return rows[np.lexsort((self.ids[rows], -signed[rows]))][:most], w
+
+    def _output_of(self, label: Any) -> int:
+        """Return the output of a label, or the only output."""
+        classes: list[Any] = self.classes_.tolist()
+        if self.W.shape[1] == 1 and label in (None, *classes[-1:]):
+            return 0
+        if self.W.shape[1] > 1 and label in classes:
+            return classes.index(label)
+        shown = ", ".join(map(str, classes[-1:] if self.W.shape[1] == 1 else classes[:20]))
+        raise SettingsError(f"label is {label!r}; the model has weights for {shown or 'no label'}")
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels as words or numbers, in the order of `labels`."""
+        from sbm.models.fitted import whole_labels
+
+        return np.array(self.label_names) if self.label_names else whole_labels(self.labels)
+
+    @property
+    def coef_(self) -> npt.NDArray[np.float64]:
+        """Weights as in scikit-learn, shape (n_outputs, largest id + 1); see `to_sklearn`."""
+        from sbm.models.fitted import coefficients
+
+        return coefficients(self)[0]
+
+    @property
+    def intercept_(self) -> npt.NDArray[np.float64]:
+        """Intercepts as in scikit-learn, shape (n_outputs,)."""
+        from sbm.models.fitted import intercepts
+
+        return intercepts(self)
 
     @property
     def is_regression(self) -> bool:
@@ -131,7 +236,8 @@ class Model:
         if used.all():
             return self
         zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
-        return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids)
+        names = None if self.names is None else self.names.take(used)
+        return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids, names=names)
 
     def _used(self) -> npt.NDArray[np.bool_]:
         """Return whether each feature has a nonzero weight, shape (n_features,)."""
@@ -188,14 +294,18 @@ class Model:
 
         n_used = int(np.count_nonzero(used))
         n_zero = len(self.zero_ids) + len(used) - n_used
-        arrays: dict[str, container.Pieces | npt.NDArray[np.float64]] = {
+        arrays: dict[str, container.Pieces | npt.NDArray[Any]] = {
             "ids": container.Pieces("<i8", (n_used,), make_ids),
             **self._stored_weights(used, n_used),
             "bias_weights": self.bias_weights,
         }
         if n_zero:
             arrays["zero_ids"] = container.Pieces("<i8", (n_zero,), make_zero_ids)
+        if self.names is not None:
+            arrays |= self.names.take(used).arrays()
         meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
+        if self.label_names:
+            meta["label_names"] = self.label_names
         before = self._header
         return container.write(Path(path), "model", arrays, meta, level=None, before=before)
 
@@ -256,7 +366,8 @@ class Model:
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
                 arrays.get("zero_ids", np.empty(0, np.int64)),
-                {k: v for k, v in file.meta.items() if k not in ("labels", "bias", "info")},
+                {k: v for k, v in file.meta.items() if k not in _META},
+                Names.from_arrays(arrays, len(arrays["ids"])), file.meta.get("label_names", []),
                 file.header,
             )  # fmt: skip
             model._require_consistency()
@@ -292,6 +403,11 @@ class Model:
             raise ValueError(f"{outputs} columns of weights do not match {len(self.labels)} labels")
         if len(set(self.labels)) < len(self.labels):
             raise ValueError("duplicate label")
+        words = self.label_names
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise TypeError("names of labels are not text")
+        if words and not len(words) == len(set(words)) == len(self.labels):
+            raise ValueError("names of labels do not match the labels")
         if not isinstance(self.info, dict):
             raise TypeError("info is not an object")
         sources = self.info.get("sources", [])
@@ -311,9 +427,10 @@ class Model:
 
         Parameters
         ----------
-        X : matrix, sparse or dense, shape (n_rows, any)
+        X : matrix, sparse or dense, shape (n_rows, any); or a data frame
             Column k is feature id k. Unknown features are ignored. Use ``zero_based=True`` with
-            scikit-learn's ``load_svmlight_file``.
+            scikit-learn's ``load_svmlight_file``. A data frame of pandas, polars or pyarrow has the
+            columns of the training, in any order.
 
         Returns
         -------
@@ -327,6 +444,8 @@ class Model:
         """
         from scipy.sparse import csr_matrix
 
+        if hasattr(X, "__arrow_c_stream__") and "matrix" in FRAMES and "names" in self.info:
+            X = FRAMES["matrix"](self, X)
         if hasattr(X, "tocsr"):
             X = X.tocsr()
         else:
@@ -343,7 +462,7 @@ class Model:
         scores = np.asarray(ours @ self.W) + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict the labels of rows, or the targets for regression.
 
         A binary decision value of exactly 0 means the negative label. With more than two classes,
@@ -356,7 +475,7 @@ class Model:
 
         Returns
         -------
-        ndarray, shape (n_rows,), float64
+        ndarray, shape (n_rows,), float64; str if the labels are words
 
         Raises
         ------
@@ -366,7 +485,7 @@ class Model:
         scores = self.decision_function(X)
         if self.is_regression:
             return scores
-        labels: npt.NDArray[np.float64] = np.asarray(self.labels)
+        labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
         if scores.ndim == 1:
             return labels[(scores > 0).astype(np.intp)]
         scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict
@@ -428,7 +547,10 @@ class Model:
 
 
 # Arrays of a model file, dense or sparse; others are skipped.
-_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids"])
+_ARRAYS = frozenset(
+    ["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids", "names", "name_ends"]
+)
+_META = frozenset(["labels", "label_names", "bias", "info"])
 
 
 def _is_number(x: Any) -> bool:

@@ -17,6 +17,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.inputs.formats import convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import Source
 from sbm.models.metrics import (
@@ -29,10 +30,12 @@ from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
 from sbm.programs.splitting.deal import replay
 from sbm.rows import Arena
-from sbm.store.blocks import MANIFEST, BlockStore, Chunk
+from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number
 
-__all__ = ["SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of"]
+__all__ = [
+    "SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of", "text_order",
+]  # fmt: skip
 
 
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
@@ -91,7 +94,7 @@ class _Single(Answers):
     def __init__(self, model: Model, decision: bool) -> None:
         self._judge = BinaryMetrics(model.labels) if model.labels else RegressionMetrics()
         super().__init__(self._judge)
-        self._labels = np.asarray(model.labels)
+        self._labels, self._names = np.asarray(model.labels), model.label_names
         self._as_it_is = decision or not model.labels
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -103,6 +106,9 @@ class _Single(Answers):
         numbers = z if self._as_it_is else self._labels[(z > 0).astype(np.intp)]
         values, codes = np.unique(numbers, return_inverse=True)
         words = np.array([format_number(v) for v in values.tolist()] or [""])
+        if self._names and not self._as_it_is:
+            known = self._labels.tolist()
+            words = np.array([self._names[known.index(v)] for v in values.tolist()] or [""])
         yield "\n".join(words[codes].tolist()) + "\n"
 
 
@@ -115,7 +121,7 @@ class _Multi(Answers):
         self._place = np.argsort(self._order).astype(np.int32)
         self._judge = MultiMetrics(sorted(model.labels), top)
         super().__init__(self._judge)
-        self._words = np.array([format_number(label) for label in model.labels])
+        self._words = np.array(model.label_texts())
         self._decision, self._top = decision, top
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -144,7 +150,8 @@ class _Probability(Answers):
         self._quality = ProbabilityMetrics(sorted(model.labels))
 
     def title(self) -> Iterator[str]:
-        yield " ".join(["labels", *map(format_number, sorted(self._model.labels))]) + "\n"
+        texts = self._model.label_texts()
+        yield " ".join(["labels", *(texts[k] for k in self._order)]) + "\n"
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         labels = self._labels.add(y, scores)
@@ -189,7 +196,11 @@ def check_input(data: str | Path) -> None:
 
 
 def sources_of(
-    data: str | Path, names: object, kind: str | None = None, labels: bool | None = True
+    data: str | Path,
+    names: object,
+    kind: str | None = None,
+    labels: bool | None = True,
+    words: dict[str, float] | None = None,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -202,6 +213,8 @@ def sources_of(
         Format of `data`. Default: from its name.
     labels : bool, optional
         As in `InputOptions`.
+    words : dict of str to float, optional
+        Labels of the model that are words, and their numbers.
 
     Returns
     -------
@@ -216,7 +229,7 @@ def sources_of(
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind, labels=labels)
+    options = InputOptions(format=kind, labels=labels, words=LabelWords(words or {}))
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
@@ -302,11 +315,17 @@ def _store_batches(
     folder: Path, table: IdTable, progress: Progress, in_order: bool
 ) -> Iterator[_Batch]:
     """Decode a store a few chunks at a time and translate its feature indices."""
-    store = BlockStore(folder)
+    with telling_change(folder):
+        yield from _chunk_batches(BlockStore(folder), table, progress, in_order)
+
+
+def _chunk_batches(
+    store: BlockStore, table: IdTable, progress: Progress, in_order: bool
+) -> Iterator[_Batch]:
     translate = table.find(store.read_feature_ids())
     progress.start("predict", store.n_rows, "rows")
     done = 0
-    for chunks, order in _text_order(store) if in_order else _block_order(store):
+    for chunks, order in text_order(store) if in_order else _block_order(store):
         n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
         rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
         y, begins = np.asarray(rows.y, np.float64), rows.starts
@@ -328,7 +347,7 @@ def _block_order(store: BlockStore) -> Iterator[_Read]:
         yield [chunk], None
 
 
-def _text_order(store: BlockStore) -> Iterator[_Read]:
+def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.int64]]]:
     """Yield the chunks of each dealt batch (one or more per block) and the order of its rows."""
     coming = [iter(chunks) for chunks in store.chunks]
     for _, dealt in replay(store):

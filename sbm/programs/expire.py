@@ -73,7 +73,7 @@ def expire(
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if (before is None) == (not names):
         raise SettingsError("give either --before DATE or --source NAME")
-    folder, progress = Path(store), progress or Progress()
+    folder, progress = Path(store), Progress.of(progress)
     require_whole(BlockStore(folder))
     with _at_rest(folder) if not dry_run else contextlib.nullcontext():
         manifest = store_files.read_manifest(folder)
@@ -143,6 +143,13 @@ def _named(
     wanted = {Path(name).name: name for name in names}
     missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
     if missing and not if_any:
+        gone = [g for g in manifest["generations"] if "expired" in g]
+        for generation in gone:
+            if missing[0] in {source["name"] for source in generation["sources"]}:
+                raise DataError(
+                    f"{missing[0]} was already dropped from {folder} at "
+                    f"{generation['expired']['at']}"
+                )
         raise DataError(f"{folder} has no source {missing[0]}; sources are {_names(known)}")
     chosen = []
     for generation in kept:

@@ -218,7 +218,8 @@ def _write_npz(model: Model, path: Path, name: str) -> int:
             file,
             ids=model.ids,
             W=model.W,
-            labels=np.asarray(model.labels, np.float64),
+            labels=np.asarray(model.label_names or np.asarray(model.labels, np.float64)),
+            names=np.array(list(model.names or [])),
             bias=np.float64(model.bias),
             bias_weights=model.bias_weights,
             loss=np.str_(model.info.get("loss", "")),
@@ -235,10 +236,11 @@ def _json_text(model: Model) -> Iterator[str]:
     head = {
         "format": "sbm model",
         "loss": model.info.get("loss"),
-        "labels": model.labels,
+        "labels": model.label_names or model.labels,
         "bias": model.bias,
         "bias_weights": model.bias_weights.tolist(),
         "info": model.info,
+        **({} if model.names is None else {"names": _names_by_id(model)}),
     }
     yield json.dumps(head)[:-1] + ', "weights": {'
     before = "\n"
@@ -249,6 +251,11 @@ def _json_text(model: Model) -> Iterator[str]:
         yield before + ",\n".join(f'"{i}": {w}' for i, w in zip(ids, some, strict=True))
         before = ",\n"
     yield "\n}}\n"
+
+
+def _names_by_id(model: Model) -> dict[str, str]:
+    ids = model.ids.tolist()
+    return {str(i): name for i, name in zip(ids, model.names or [], strict=True) if name}
 
 
 def _write_sbm(model: Model, path: Path, name: str) -> int:

@@ -12,7 +12,13 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.rows import Arena, Rows
-from sbm.store.blocks import MANIFEST, NONZERO_BYTES, BlockStore, kept_generations
+from sbm.store.blocks import (
+    MANIFEST,
+    NONZERO_BYTES,
+    BlockStore,
+    kept_generations,
+    telling_change,
+)  # fmt: skip
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
 __all__ = ["check", "info"]
@@ -71,6 +77,7 @@ def _store(path: Path) -> dict[str, Any]:
         "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
         "memory_bytes": _memory(store),
         "labels": labels,
+        "names_bytes": store.names_bytes,
         "sources": [
             {**source, "added": generation["added"]}
             for generation in kept
@@ -112,10 +119,7 @@ def _run(path: Path) -> dict[str, Any]:
     ends = [record for record in log if record["event"] == "end"]
     if committed.get("kind") == "stream":
         finished = bool(ends) and log[-1] is ends[-1] and not ends[-1].get("stopped")
-        try:
-            return _stream(path, committed, finished)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{path / 'run.json'} is damaged ({error}); stream again") from error
+        return _stream(path, committed, finished)
     return {
         "kind": "run",
         "path": str(path),
@@ -162,7 +166,7 @@ def _model(path: Path) -> dict[str, Any]:
         "features": len(model.ids),
         "nonzero_weights": int(np.count_nonzero(model.W)),
         "outputs": model.W.shape[1],
-        "labels": model.labels,
+        "labels": model.label_names or model.labels,
         "bias": model.bias,
     }
     return {**facts, **model.info, **facts}  # facts first, and not overridden by the model
@@ -195,8 +199,12 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
             f"{path} is a file, but a store is a folder; models are verified whenever they are "
             f"read, as by sbm info {path}"
         )
-    store = BlockStore(path)
-    progress = progress or Progress()
+    with telling_change(Path(path)):
+        return _check(BlockStore(path), Progress.of(progress))
+
+
+def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
+    path = store.folder
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")

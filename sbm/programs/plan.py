@@ -136,7 +136,7 @@ def plan(
     DataError, SettingsError, MemoryPlanError
         As for `sbm.train`; also a setting whose time cannot be estimated.
     """
-    settings, progress = Settings.of(settings), progress or Progress()
+    settings, progress = Settings.of(settings), Progress.of(progress)
     if not seconds > 0:
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
@@ -316,7 +316,7 @@ def _passes(
             break
         gap, dual = Group(engine.learners).estimate(totals)
         gaps.append(gap / max(abs(dual), 1e-300))
-        if watch.is_due(gap, max(abs(dual), problems[0].unit), engine.plan.is_whole):
+        if watch.is_due(gap, dual, engine.plan.is_whole):
             (certificate, found), looks = certify(engine), looks + 1
             if certificate.relative_gap <= settings.tol:
                 return gaps, all_totals, looks, True

@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -44,6 +43,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "parts": "auto",
         "C": 10.0,
         "tol": 1e-9,
+        "intercept": True,
         "class_weight": {1.0: 3.0},
     },
 }
@@ -97,15 +97,19 @@ def precompile(
         for commands, value_type in _tasks(chosen, dtype)
         if not all(is_ready(command, value_type) for command in commands)
     ]
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     progress.start("compiling", len(tasks), "steps")
     done = 0
     with ThreadPoolExecutor(usable_threads(threads)) as pool:
-        for problem in pool.map(lambda task: compile_ahead(*task), tasks):
-            if problem:
-                pool.shutdown(cancel_futures=True)
-                raise SbmError(f"cannot compile a kernel: {problem}")
-            progress.advance(done := done + 1)
+        try:
+            for problem in pool.map(lambda task: compile_ahead(*task), tasks):
+                if problem:
+                    raise SbmError(f"cannot compile a kernel: {problem}")
+                progress.advance(done := done + 1)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            compiled.stop_compilers()
+            raise
     progress.finish()
     return {
         "folder": str(compiled.folder()), "kernels": len(list(compiled.folder().glob("*.sbk"))),
@@ -157,7 +161,7 @@ def _compile_together(commands: Sequence[str], value_type: str, folder: str, wor
     end.close()  # so that recv raises EOFError after the scout has ended
     importlib.import_module("numba")
     with (
-        ProcessPoolExecutor(workers, fork, _end_with, (os.getpid(),)) as pool,
+        ProcessPoolExecutor(workers, fork, compiled.end_with, (os.getpid(),)) as pool,
         contextlib.suppress(EOFError),
     ):
         while True:
@@ -167,17 +171,6 @@ def _compile_together(commands: Sequence[str], value_type: str, folder: str, wor
 
 def _compile(module: str, name: str, kinds: tuple[str, ...]) -> None:
     compiled.Kernel(module, name)._link(kinds)
-
-
-def _end_with(parent: int) -> None:
-    """Exit soon after the parent process ends, even if it was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _scout(
@@ -192,7 +185,7 @@ def _scout(
     This takes half a second on the few rows. Other kernels use instructions that Python lacks; they
     are compiled here unless they are on disk.
     """
-    _end_with(parent)
+    compiled.end_with(parent)
     config = importlib.import_module("numba").config
     call, known = compiled.Kernel.__call__, set()
 

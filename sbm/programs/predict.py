@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +28,9 @@ from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.store.files import open_atomically, writing
 
-__all__ = ["is_same_file", "predict"]
+__all__ = ["is_same_file", "opened", "other_columns", "predict"]
+
+LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
 
 def predict(
@@ -83,15 +86,15 @@ def predict(
     Returns
     -------
     dict
-        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``confusion``, ``classes`` (precision,
-        recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (messages about likely
-        errors in the input), ``output``. For more than two classes there are ``macro_f1``,
-        ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc``, and ``confusion`` is a list
-        of ``[true, predicted, rows]``; see `sbm.models.metrics.MultiMetrics`. With `probability`
-        there is ``log_loss`` and, for two labels, ``brier``. For regression there are ``rows``,
-        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
-        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
-        these four.
+        ``rows``, ``unlabelled_rows``, ``accuracy``, ``auc``, ``pr_auc``, ``confusion``, ``classes``
+        (precision, recall, F1, support), ``nnz``, ``unknown_nonzeros``, ``warnings`` (messages
+        about likely errors in the input), ``output``. For more than two classes there are
+        ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
+        ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see
+        `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
+        labels, ``brier``. For regression there are ``rows``, ``unlabelled_rows``, ``mse``, ``mae``,
+        ``r2``, ``squared_correlation`` and the last four of the first list. If no row has a label,
+        there are only ``rows``, ``unlabelled_rows`` and these four.
 
     Raises
     ------
@@ -115,9 +118,12 @@ def predict(
     model = load_model(model)
     _check_top(model, top, decision, probability)
     _check_kinds(model, decision, probability, bool(confusion), labels)
-    progress = progress or Progress()
-    sources = sources_of(data, model.info.get("names"), format, labels)
+    progress = Progress.of(progress)
+    words = dict(zip(model.label_names, model.labels, strict=False))
+    sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:
+        for source in sources:
+            source.window = LARGEST_WINDOW
         prepare("predict", "float64", progress)
         if names_record(sources):
             prepare("names", "float64", progress)
@@ -129,7 +135,7 @@ def predict(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
         in_order=output is not None,
     )  # fmt: skip
-    with _opened(output) as file:
+    with opened(output) as file:
         _write(answers.title(), file)
         for y, begins, ends, indices, values in batches:
             if labels is False:
@@ -143,16 +149,43 @@ def predict(
         raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
-        write_confusion(answers.metrics.confusion(), path)
+        write_confusion(replace(answers.metrics.confusion(), labels=_sorted_texts(model)), path)
     return {
-        **(answers.result() if has_labels else {}),
+        **(_with_words(answers.result(), model) if has_labels else {}),
         "rows": rows,
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table) + _other_columns(sources or []),
+        "warnings": _shifted(model, table) + other_columns(sources or []) + _new_words(sources),
         "output": None if output is None else str(output),
     }
+
+
+def _sorted_texts(model: Model) -> list[str]:
+    """Return the labels as text, in ascending order of their numbers."""
+    texts = model.label_texts()
+    return [texts[k] for k in np.argsort(model.labels)]
+
+
+def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
+    """Replace the numbers of labels by words, if the model has words."""
+    if not model.label_names:
+        return result
+    words: dict[Any, Any] = dict(zip(model.labels, model.label_names, strict=True))
+    words[None] = None
+    result["labels"] = [words[label] for label in result["labels"]]
+    for row in result["classes"]:
+        row["label"] = words[row["label"]]
+    if "macro_f1" in result:
+        result["confusion"] = [[words[t], words[p], n] for t, p, n in result["confusion"]]
+    return result
+
+
+def _new_words(sources: list[Source] | None) -> list[str]:
+    """Warn about labels that the model does not know."""
+    new = sources[0].options.words.new if sources else []
+    shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
+    return [f"labels not in the model: {shown}; their rows count as wrong"] if new else []
 
 
 _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
@@ -193,7 +226,7 @@ def _shifted(model: Model, features: _Features) -> list[str]:
     return [f"the input has feature {ids}; they look shifted by one"]
 
 
-def _other_columns(sources: list[Source]) -> list[str]:
+def other_columns(sources: list[Source]) -> list[str]:
     """Warn if the columns of a table differ from those of the training."""
     warnings = []
     for source in sources:
@@ -297,7 +330,7 @@ def _decide(
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
+def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
     """Open the output, if any. A regular file appears only when it is complete.
 
     Pipes and devices are written to directly; ``-`` is standard output.
@@ -328,4 +361,4 @@ def _opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
     """Write text; without a file, the pieces are not generated."""
     if file is not None:
-        file.writelines(piece.encode("ascii") for piece in pieces)
+        file.writelines(piece.encode() for piece in pieces)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def report(
     write_atomically(page, [to_html(found).encode("utf-8", "replace")])
     if png is not None:
         draw_charts(charts, png)
-    return {
+    told = {
         "output": str(page),
         "png": None if png is None else str(png),
         "runs": [
@@ -83,6 +84,15 @@ def report(
             for run in found
         ],
     }
+    return _Report(told)
+
+
+class _Report(dict[str, Any]):
+    """A report that a notebook shows as the page."""
+
+    def _repr_html_(self) -> str:
+        page = escape(Path(self["output"]).read_text("utf-8"))
+        return f'<iframe srcdoc="{page}" width="100%" height="800"></iframe>'
 
 
 def _check_page(page: Path) -> None:

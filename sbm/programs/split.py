@@ -26,18 +26,19 @@ from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
-from sbm.inputs.parsing import InputOptions
+from sbm.inputs.nametable import LabelWords, NameTable
 from sbm.inputs.text import Source
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
-from sbm.programs.splitting.options import Reading, SplitOptions
+from sbm.programs.splitting.options import Reading, SplitOptions, input_options
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
     count_features,
+    names_of_features,
     read_sources,
     refuse_changed_sources,
     refuse_once_only,
@@ -49,7 +50,7 @@ from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
 from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
-from sbm.store.manifest import checksum
+from sbm.store.manifest import origins
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
@@ -100,7 +101,11 @@ def split(
     format: str | None = None,  # noqa: A002  its name on the command line
     hash_bits: int | None = None,
     label: str | None = None,
-    text: Sequence[str] | None = None,
+    categorical: Sequence[str] | None = None,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    feature_names: str | Path | Sequence[str] | None = None,
+    names: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from text or matrices.
@@ -153,8 +158,17 @@ def split(
         Number of bits of hashed feature names. Default: 22; with `append`, that of the store.
     label : str, optional
         Column of the labels in a table.
-    text : sequence of str, optional
-        Columns of a table whose cells are always text.
+    categorical : sequence of str, optional
+        Columns of a table whose cells are always words, even if they look like numbers.
+    weight : str, optional
+        Column of a table that holds the weight of each row, a factor of its cost.
+    exclude : sequence of str
+        Columns of a table to leave out.
+    feature_names : str, Path or sequence of str, optional
+        A file of lines ``ID NAME``, or the names of the columns of X. Default: the names in the
+        data, if it has any.
+    names : bool
+        Whether to keep the names of features.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -164,7 +178,7 @@ def split(
         ``store`` (for shards ``big.{rank}.sbm``), ``rows``, ``features``, ``nnz``, ``blocks``,
         ``bytes``, ``text_bytes``, ``skipped``, ``problems``, ``open`` (pipes whose last line has no
         line end), ``value_type``, ``labels``, ``left_out`` (``features`` and ``nnz`` dropped by
-        `min_count`).
+        `min_count`), ``collisions`` (examples of two names that have the same id).
 
     Raises
     ------
@@ -175,14 +189,16 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    how_to_read = InputOptions(format, hash_bits, label, None if text is None else tuple(text))
+    how_to_read = input_options(
+        format, hash_bits, label, categorical, weight, exclude, feature_names, names
+    )
     sources, store = find_sources(inputs, store, append, how_to_read, name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
@@ -213,7 +229,8 @@ def read_rows(
     """Read text or matrices for a training, into memory as far as it fits.
 
     The rows are dealt to the same blocks as by `split`. Blocks that do not fit are written to a
-    folder next to the model, which is removed at the end.
+    folder next to the model, which is removed at the end. A store to keep is in place as soon as
+    the text is read; one with the same rows, from an earlier call, stays.
 
     Parameters
     ----------
@@ -241,9 +258,7 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    text = None if reading.text is None else tuple(reading.text)
-    how = InputOptions(reading.format, reading.hash_bits, reading.label, text)
-    sources, _ = find_sources(inputs, model, False, how, reading.name)
+    sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
     for source in sources:
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
@@ -253,20 +268,22 @@ def read_rows(
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
         options = replace(options, mem=min(options.mem, mem))
-    keep, beside = reading.keep_store, f"{model.name}.rows" + (f"-{rank}" if rank else "")
-    if keep is None:
-        place = scratch(model.with_name(beside))
-    else:
-        keep, advice = Path(keep), "train on it, or name another with --keep-store"
-        place = new_store(keep, False, advice)
-    with place as folder:
+    keep = None if reading.keep_store is None else Path(reading.keep_store)
+    is_kept = keep is not None and not (keep / store_files.MANIFEST).is_file()
+    with contextlib.ExitStack() as until:
+        if keep is not None and is_kept:
+            place = new_store(keep, False, "name another with --keep-store")
+        else:
+            beside = f"{model.name}.rows" + (f"-{rank}" if rank else "")
+            place = scratch(model.with_name(beside))
+        folder = until.enter_context(place)
         while True:
             try:
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
                     folder, keep or Path(sources[0].shown), sources, options, False, progress,
-                    decoded, keep is not None, is_stopped,
+                    decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
                 break
@@ -284,6 +301,14 @@ def read_rows(
             del decoded, filling
             gc.collect()  # errors of threads refer to them: free them before the next try
             store_files.remove_leftovers(folder)
+        if keep is not None and is_kept:
+            until.close()  # puts the store in place
+            folder = keep
+        elif keep is not None and origins(store_files.read_manifest(keep)) != origins(manifest):
+            raise StoreError(
+                f"{keep} exists and has other rows, or rows dealt to blocks differently; name "
+                "another with --keep-store"
+            )
         rows = RowsInMemory(report["store"], manifest, decoded, writer)
         yield BlockStore(folder, rows), report
 
@@ -382,16 +407,18 @@ class _Filling:
         before = manifest["labels"] or {"values": None, "counts": []}
         labels = Labels(before["values"], before["counts"])
         dealt = self._deal(manifest, ids, labels)
-        files = store_files.write_generation(self.folder, generation, ids.keys[known:], dealt.index)
+        new, table = ids.keys[known:], names_of_features(self.sources)
+        names = table.of(new) if table is not None and len(table) else None
+        files = store_files.write_generation(self.folder, generation, new, dealt.index, names)
         entry = {**files, "new_features": len(ids) - known, **self._entry(dealt)}
-        _add_generation(manifest, entry, dealt, ids, labels)
-        if not self.is_kept:
-            self._identify(manifest)
-        else:
+        words = self.sources[0].options.words
+        _add_generation(manifest, entry, dealt, ids, labels, words)
+        if self.is_kept:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
         assert dealt.dealer.writer is not None
-        return report | {"left_out": dealt.left_out}, dealt.dealer.writer
+        report |= {"left_out": dealt.left_out, "collisions": _collisions(table)}
+        return report, dealt.dealer.writer
 
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
         """Read all rows and write them in blocks."""
@@ -410,7 +437,7 @@ class _Filling:
             first = store_files.next_block(manifest)
             dealer = Dealer(
                 self.folder, first, options, ids, labels, writers, largest, self.decoded,
-                self.is_kept,
+                self.is_kept, names_of_features(sources),
             )  # fmt: skip
             read_sources(
                 "split" if self.decoded is None else "read", sources, dealer, options, pool,
@@ -434,6 +461,7 @@ class _Filling:
             "sources": [s.describe() for s in self.sources],
             "options": options,
             "deal": dealt.dealer.record(),
+            **dealt.dealer.weight.record(),
             "added": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         if dealt.counted is not None:
@@ -441,22 +469,14 @@ class _Filling:
             entry["left_out"] = dealt.left_out
         return entry
 
-    def _identify(self, manifest: dict[str, Any]) -> None:
-        """Set the checksums of blocks that have no file, from all that determines their rows."""
-        generation = manifest["generations"][0]
-        made_of = [
-            [{**source.describe(), "name": ""} for source in self.sources],
-            manifest["dtype"], generation["options"], generation["deal"],
-        ]  # fmt: skip
-        for number, block in enumerate(manifest["blocks"]):
-            block["crc32"] = checksum([number, made_of])
-
 
 def _add_generation(
-    manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels
-) -> None:
+    manifest: dict[str, Any], entry: dict[str, Any], dealt: _Dealt, ids: IdTable, labels: Labels,
+    words: LabelWords,
+) -> None:  # fmt: skip
     """Add a written generation to the manifest."""
-    dealer, described = dealt.dealer, labels.describe()
+    before = (manifest["labels"] or {}).get("names", [])
+    dealer, described = dealt.dealer, labels.describe(words, before)
     manifest["generations"].append(entry)
     manifest["blocks"] += dealt.blocks
     manifest["rows"] += dealer.n_rows
@@ -468,6 +488,12 @@ def _add_generation(
         manifest["class_values"] = labels.values
     if dealer.has_values:
         manifest["value_type"] = manifest["dtype"]
+
+
+def _collisions(names: NameTable | None) -> list[list[str]]:
+    """Return examples of names that share an id."""
+    pairs = [] if names is None else names.collisions
+    return [[name.decode("utf-8", "replace") for name in pair] for pair in pairs]
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:

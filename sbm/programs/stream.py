@@ -93,7 +93,7 @@ def stream(
         `is_stopped` returned true before the first row.
     """
     return_freed_memory()
-    progress = progress or Progress()
+    progress = Progress.of(progress)
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
         raise SettingsError("no input; name LIBSVM text files, globs, or - for standard input")

@@ -25,7 +25,7 @@ from sbm.engine.pace import is_falling
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
-from sbm.models.model import Model
+from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.data import open_rows
@@ -64,7 +64,11 @@ def train(
     format: str | None = None,  # noqa: A002  its name on the command line
     hash_bits: int | None = None,
     label: str | None = None,
-    text: Sequence[str] | None = None,
+    categorical: Sequence[str] | None = None,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    feature_names: str | Path | Sequence[str] | None = None,
+    names: bool = True,
     name: str = "arrays",
     keep_store: str | Path | None = None,
 ) -> tuple[Model, dict[str, Any]]:
@@ -97,7 +101,9 @@ def train(
         and its time is not counted.
     test_every : int
         Number of passes.
-    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
+        How to read text or matrices, as for `sbm.split`.
+    feature_names, names, name
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
@@ -137,9 +143,22 @@ def train(
     """
     pass_test = None if test is None else PassTest(test, test_every)
     reading = Reading(
-        blocks, dtype, min_count, on_error, format, hash_bits, label, text, name, keep_store
+        blocks,
+        dtype,
+        min_count,
+        on_error,
+        format,
+        hash_bits,
+        label,
+        categorical,
+        weight,
+        exclude,
+        feature_names,
+        names,
+        name,
+        keep_store,
     )
-    options = TrainOptions(resume, is_stopped, progress or Progress(), pass_test, reading)
+    options = TrainOptions(resume, is_stopped, Progress.of(progress), pass_test, reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report

@@ -32,11 +32,17 @@ from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.l1 import refuse_for_sparse
-from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.newton import (
+    first_solver,
+    near_bytes,
+    refuse_newton,
+    starts_with_newton,
+)  # fmt: skip
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
     find_store,
+    fits_newton,
     open_run,
     place_of,
     plan_of,
@@ -55,7 +61,7 @@ from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import parse_grid
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = ["tune"]
 
@@ -117,7 +123,7 @@ def tune(
     """
     begin, compiled_before = clock(), compile_seconds()
     return_freed_memory()
-    settings, progress = Settings.of(settings), progress or Progress()
+    settings, progress = Settings.of(settings), Progress.of(progress)
     values = _check(Cs, folds, settings)
     if picture is not None:
         check_picture(picture, "--png")
@@ -126,7 +132,7 @@ def tune(
     path = place_of(model, blocks)
     refuse_newton(settings)
     # Screening does not pay with few passes.
-    few_passes = replace(settings.for_dual(), screen=False)
+    few_passes = replace(_with_solver(settings, blocks, folds * len(values)), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
@@ -164,6 +170,18 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     return values
 
 
+def _with_solver(settings: Settings, store: BlockStore, models: int) -> Settings:
+    """Return the settings with the solver of the folds; unlike `sbm.train`, it is never changed."""
+    if settings.solver != "auto":
+        return settings
+    newton = replace(settings, solver="newton")
+    if first_solver(settings) == "newton":
+        return newton
+    is_better = starts_with_newton(settings, store)
+    fits = is_better and fits_newton(newton, store, models * make_problems(newton, store))
+    return newton if fits else replace(settings, solver="dual")
+
+
 @dataclass(frozen=True)
 class _CrossValidation:
     """A planned cross-validation."""
@@ -172,7 +190,7 @@ class _CrossValidation:
     path: Path
     settings: Settings
     grid: Grid
-    weights: RowWeights | None
+    weights: AnyWeights | None
     plan: MemoryPlan
     progress: Progress
     begin: float
@@ -193,6 +211,7 @@ class _CrossValidation:
 
     def run(self, resume: bool | None) -> dict[str, Any]:
         """Run or resume the cross-validation; if it already finished, return its report."""
+        Run.require_free(run_folder(self.path))  # the last training needs it
         record = same_run(self.folder, self.itself) if resume is not False else None
         is_done = record is not None and is_finished(record)
         if resume is not False and not is_done:
@@ -224,10 +243,12 @@ class _CrossValidation:
                 self.store, self.plan, settings, grid, self.progress, self.weights, run,
                 self.itself, self._is_late,
             ).walk(record)  # fmt: skip
+        reserved = near_bytes(settings, self.store, self.plan, len(grid.every))
         engine = Engine(
             self.store, settings, grid.every, self.plan, run, self.progress,
             held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
             weights=self.weights, pauses=Pauses(self._is_late),
+            staying=self.plan.staying(range(len(self.plan.parts)), reserved),
         )  # fmt: skip
         tuning = Tuning(engine, grid, run, self.itself)
         with engine.at_work():
@@ -269,7 +290,7 @@ def _make_validation(
     plan = _plan(settings, store, grid, progress)
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
-    prepare(kernels_of(settings, grid.every), store.value_type, progress)
+    prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
     scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 

@@ -40,6 +40,17 @@ class Evicted:
     row: npt.NDArray[np.int32]
     alpha: Alphas
 
+    def and_also(self, others: Evicted) -> Evicted:
+        """Return these rows and others."""
+        import numpy as np
+
+        from sbm.alphas import join
+
+        return Evicted(
+            np.concatenate([self.home, others.home]), np.concatenate([self.row, others.row]),
+            join([self.alpha, others.alpha]),
+        )  # fmt: skip
+
 
 class WorkingSet:
     """Cached rows, followed by the rows of the current block.
@@ -64,6 +75,8 @@ class WorkingSet:
     decoded : int
         Nonzeros at the front of the arena of blocks that stay decoded; cached rows of these blocks
         are not copied.
+    shared : bool
+        Whether several ranks make the rounds together.
 
     Attributes
     ----------
@@ -74,6 +87,8 @@ class WorkingSet:
     age : ndarray, shape (capacity,), uint8
         Passes since the row was merged, at most 255; for reports only.
     weights : ndarray, shape (capacity,), float64, or None
+    rest : ndarray, shape (capacity or 0,), uint8
+        If `shared`: turns that each row is left alone; see `sbm.solver.kernels.common`.
     """
 
     def __init__(
@@ -86,6 +101,7 @@ class WorkingSet:
         base: int = 0,
         weighted: bool = False,
         decoded: int = 0,
+        shared: bool = False,
     ) -> None:
         import numpy as np
 
@@ -107,6 +123,7 @@ class WorkingSet:
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
         self.age = np.empty(capacity, np.uint8)
+        self.rest = np.empty(capacity if shared else 0, np.uint8)
         self._keep = np.empty(capacity, np.bool_)
         self._histogram = np.empty((2, 65536), np.int64)
         self.n_cached = 0
@@ -150,6 +167,7 @@ class WorkingSet:
         )  # fmt: skip
         self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
         self.age[self.n_cached : self.n] = 0
+        self.rest[self.n_cached : self.n] = 0
         return int(cached)
 
     def select(
@@ -225,8 +243,9 @@ class WorkingSet:
         """
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
-        ages = self.age[:n][keep]
-        self.age[: len(ages)] = ages
+        for array in (self.age, self.rest)[: 1 + (len(self.rest) > 0)]:
+            kept = array[:n][keep]
+            array[: len(kept)] = kept
         self.n_cached = self._kernels.compact(
             keep, n, self.decoded, self.base, self.starts, self.lengths, self.y, self.weights,
             self.score, self.home, self.row, self.arena.indices, self.arena.values,
@@ -252,7 +271,8 @@ class WorkingSet:
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the cached rows' numbers and variables as arrays to store; views."""
         n = self.n_cached
-        return {name: getattr(self, name)[:n] for name in _KEPT} | self.alpha.state(n)
+        rest = {"rest": self.rest[:n]} if len(self.rest) else {}
+        return {name: getattr(self, name)[:n] for name in _KEPT} | rest | self.alpha.state(n)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`; `refill` then copies the rows themselves.
@@ -268,6 +288,8 @@ class WorkingSet:
             raise ValueError(f"no room for {n} cached rows with {nnz} nonzeros")
         for name in _KEPT:
             getattr(self, name)[:n] = state[name]
+        if len(self.rest):
+            self.rest[:n] = state["rest"]
         self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
         self.alpha.restore(state, n)
         self.n_cached = self.n = n

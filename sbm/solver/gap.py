@@ -20,10 +20,19 @@ from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
 
-__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray"]
+__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray", "relative"]
 
 # A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
+
+
+def relative(gap: float, primal: float, dual: float) -> float:
+    """Return a gap relative to the larger of the two bounds; 0 if both are 0.
+
+    If the optimum is 0, this is about 1 unless it was found exactly.
+    """
+    scale = max(abs(primal), abs(dual))
+    return gap / scale if scale > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,7 @@ class Certificate:
     gap : float
         Upper bound of P(W) - F(α), including rounding errors of margins; P(W) - P* <= gap.
     relative_gap : float
-        gap / max(|primal|, |dual|); 0 if both are 0. For one class, whose optimum can be 0, the
-        divisor is at least the problem's unit.
+        gap / max(|primal|, |dual|); 0 if both are 0. See `relative`.
     drift : float
         |W - W(α)| / max(sqrt(2 P(W)), |W|), the rounding error of the running W. Values above
         1e-9 indicate a bug. (|W| alone would be 0 if the optimum is W = 0.)
@@ -65,9 +73,8 @@ class Certificate:
         primal = math.fsum(part.primal for part in parts)
         dual = math.fsum(part.dual for part in parts)
         gap = math.fsum(part.gap for part in parts)
-        scale = max(abs(primal), abs(dual))
         return cls(
-            primal, dual, gap, gap / scale if scale > 0 else 0.0,
+            primal, dual, gap, relative(gap, primal, dual),
             drift=max(part.drift for part in parts),
             n_support=sum(part.n_support for part in parts),
             n_free=sum(part.n_free for part in parts),
@@ -132,16 +139,15 @@ class Certifier:
         primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
         unit = self._problem.unit
-        scale = max(abs(primal), abs(dual), unit)
         # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
-        if not all(map(math.isfinite, (primal, dual, gap, drift2, scale, size2))):
+        if not all(map(math.isfinite, (primal, dual, gap, drift2, size2))):
             raise DataError(TOO_LARGE)
         return Certificate(
             primal=primal,
             dual=dual,
             gap=gap,
-            relative_gap=gap / scale if scale > 0 else 0.0,
+            relative_gap=relative(gap, primal, dual),
             drift=math.sqrt(drift2 / size2) if drift2 > 0 and size2 > 0 else 0.0,
             n_support=int(sums[3]),
             n_free=int(sums[4]),
@@ -178,7 +184,7 @@ class GapWatch:
     @property
     def stop(self) -> float:
         """Relative gap at which the rounds over a single part end."""
-        return self.tol * 0.5**self.misses
+        return self.tol * 0.8**self.misses
 
     def is_due(self, gap: float, dual: float, is_whole: bool = False) -> bool:
         """Return whether the gap may be below `tol`, given the estimate and dual of a pass.

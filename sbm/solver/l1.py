@@ -35,8 +35,6 @@ _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
-_FAR = 0.2  # change of a weight in a Newton step that the quadratic model does not describe
-_POLISHES, _POLISH_TOL = 5, 0.01  # steps; violation that remains
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -68,6 +66,8 @@ class SparseProblem:
     cost, other : float
         C times class weight, of the positive class or targets, and of all other rows.
     l1, l2, bias : float
+    intercept : bool
+        Whether the last weight has no penalty.
     """
 
     kind: int
@@ -77,6 +77,7 @@ class SparseProblem:
     l1: float
     l2: float
     bias: float
+    intercept: bool = False
 
     @classmethod
     def of(cls, problem: Problem, l1_ratio: float) -> SparseProblem:
@@ -84,25 +85,41 @@ class SparseProblem:
         return cls(
             _KINDS[problem.loss.name], problem.positive if problem.classify else _TARGETS,
             problem.cost_positive, problem.cost_negative, l1_ratio, 1.0 - l1_ratio, problem.bias,
+            problem.intercept,
         )  # fmt: skip
 
     def of_rows(self, labels: Labels) -> tuple[Any, ...]:
         """Return the arguments of kernels that describe rows."""
         return labels.y, labels.weights, self.kind, self.positive, self.cost, self.other
 
+    def penalized(self, w: Floats) -> Floats:
+        """Return the weights without the intercept, which is last, as a view."""
+        return w[:-1] if self.intercept else w
+
     def penalty(self, w: Floats) -> float:
         """Return l1 |w|₁ + l2/2 |w|²."""
+        w = self.penalized(w)
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * _dot(w, w))
 
     def violations(self, w: Floats, g: Floats) -> Floats:
         """Return how far each weight is from its optimality condition; g as in the kernels."""
         G = g - self.l2 * w
-        return np.where(
+        found = np.where(
             w == 0, np.maximum(np.abs(G) - self.l1, 0.0), np.abs(G - np.copysign(self.l1, w))
         )
+        if self.intercept:
+            found[-1] = abs(g[-1])
+        return found
 
-    def lower_bound(self, z: Floats, labels: Labels, g: Floats, shift: float = 0.0) -> float:
-        """Return the best dual value of s θ(z) over some s.
+    def lower_bound(
+        self,
+        z: Floats,
+        labels: Labels,
+        g: Floats,
+        shift: float = 0.0,
+        sides: tuple[float, float] = (1.0, 1.0),
+    ) -> float:
+        """Return the best dual value of s θ over some s.
 
         Parameters
         ----------
@@ -112,11 +129,13 @@ class SparseProblem:
             Σ θ_i x_i for all features.
         shift : float
             Added to the dual value, times s.
+        sides : tuple of float
+            θ is that of z times the first one where it is above 0, times the second one elsewhere.
         """
         sums = np.zeros(2)
 
         def value(s: float) -> float:
-            self._kernels.dual(z, *self.of_rows(labels), s, sums)
+            self._kernels.dual(z, *self.of_rows(labels), s, *sides, sums)
             rows = sums[0] if self.kind == 0 else sums[0] * s - sums[1] * s * s
             beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
             return float(
@@ -224,6 +243,8 @@ class SparseFit:
         Σ θ_i x_i. Exact after `finish`; after `improve` only for the columns in memory.
     z : ndarray, shape (n_rows,), float64
         Margins.
+    rising : ndarray, like `g`
+        The share of rows with θ_i > 0 in g; with an intercept only, otherwise `g` itself.
     bound : float
         The best lower bound on the objective so far.
     primal : float
@@ -238,11 +259,14 @@ class SparseFit:
     bound: float = -math.inf
     primal: float = math.inf
 
+    def __post_init__(self) -> None:
+        self.rising = np.zeros_like(self.g) if self.problem.intercept else self.g
+
     # ------------------------------------------------------------------------ a pass over rows
 
     def begin(self) -> None:
         """Prepare for a pass over all rows."""
-        self.g[:] = 0.0
+        self.g[:] = self.rising[:] = 0.0
 
     def add(self, rows: Rows, first: int) -> None:
         """Visit a block, whose first row has this number."""
@@ -250,6 +274,7 @@ class SparseFit:
         load("sbm.solver.kernels.l1").visit(
             rows.starts, rows.lengths, rows.indices, rows.values, problem.bias,
             *problem.of_rows(self.labels.part(first, n)), self.w, self.z[first : first + n], self.g,
+            self.rising,
         )  # fmt: skip
 
     def finish(self, scratch: Scratch) -> int:
@@ -259,16 +284,31 @@ class SparseFit:
             self.z, *problem.of_rows(self.labels), scratch.theta, scratch.H, sums
         )
         self.primal = float(sums[0]) + problem.penalty(self.w)
-        bound = problem.lower_bound(self.z, self.labels, self.g)
+        bound = problem.lower_bound(self.z, self.labels, *self._balance())
         if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
         self.bound = min(max(self.bound, bound), self.primal)
         return int(np.count_nonzero(scratch.theta))
 
+    def _balance(self) -> tuple[Floats, float, tuple[float, float]]:
+        """Complete g; return the last arguments of `lower_bound`, for Σ θ_i = 0 if required."""
+        if not self.problem.intercept:
+            return self.g, 0.0, (1.0, 1.0)
+        rises, falls = float(self.rising[-1]), -float(self.g[-1])
+        up = min(1.0, falls / rises) if rises > 0 else 1.0
+        down = min(1.0, rises / falls) if falls > 0 else 1.0
+        g = up * self.rising + down * self.g
+        self.g += self.rising
+        return g, 0.0, (up, down)
+
     def change_cost(self, problem: SparseProblem) -> None:
         """Continue with the same problem at another C; call `finish` next."""
-        self.g *= problem.cost / self.problem.cost
+        factor = problem.cost / self.problem.cost
+        if self.problem.intercept:  # as before `finish`
+            self.g -= self.rising
+            self.rising *= factor
+        self.g *= factor
         self.problem, self.bound = problem, -math.inf
 
     # ------------------------------------------------------------------------ steps in memory
@@ -341,6 +381,15 @@ class _Newton:
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
+        self._center()
+
+    def _center(self) -> None:
+        """Set the intercept to its optimum, the other weights fixed."""
+        fit = self._fit
+        if fit.problem.intercept:
+            self._kernels.center(fit.z, *fit.problem.of_rows(fit.labels), self._sums)
+            fit.z += self._sums[0]
+            self._w[-1] += self._sums[0]
 
     def _look(self) -> None:
         """Evaluate losses, slopes and curvatures at the current weights."""
@@ -434,6 +483,8 @@ class _Newton:
         """
         problem, scratch, kernels = self._fit.problem, self._scratch, self._kernels
         now = self._w + self._d
+        if problem.intercept:
+            now[-1] = 0.0  # stays as it is
         some = np.flatnonzero(now).astype(np.int32)
         place = (*self._columns.arrays, problem.bias, some)
         u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
@@ -480,9 +531,10 @@ class _Newton:
     ) -> tuple[int, float, float, int]:
         """Visit columns once; return how many may still move, violations, and nonzeros."""
         problem, scratch = self._fit.problem, self._scratch
+        free = self._columns.dense if problem.intercept else -1
         kept, moved, visited = self._kernels.sweep(
-            *self._columns.arrays, problem.bias, scratch.H, scratch.change, self._g, self._w,
-            self._d, self._h, problem.l1, problem.l2, self._box, active, m, limit, self._one,
+            *self._columns.arrays, problem.bias, free, scratch.H, scratch.change, self._g, self._w,
+            self._d, self._h, problem.l2, problem.l1, self._box, active, m, limit, self._one,
             self._sums,
         )  # fmt: skip
         visits = active[:kept]
@@ -499,8 +551,9 @@ class _Newton:
         w, d = self._w, self._d
         self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
         before = self._loss + problem.penalty(w)
-        slope = problem.l2 * _dot(w, d) - _dot(self._g, d)
-        slope += problem.l1 * float(np.abs(w + d).sum() - np.abs(w).sum())
+        old, step = problem.penalized(w), problem.penalized(d)
+        slope = problem.l2 * _dot(old, step) - _dot(self._g, d)
+        slope += problem.l1 * float(np.abs(old + step).sum() - np.abs(old).sum())
         length = 1.0
         while length > 1e-6:
             now = w + length * d
@@ -511,23 +564,11 @@ class _Newton:
                 self._w = now
                 fit.z += length * scratch.step
                 self._work.steps += 1
-                self._polish(np.abs(length * d))
+                self._center()
                 self._flat = 0 if after < before else self._flat + 1
                 return self._flat < _MOST_FLAT
             length *= 0.5
         return False
-
-    def _polish(self, moved: Floats) -> None:
-        """Minimise, with the losses themselves, over weights that moved far."""
-        fit, problem, columns = self._fit, self._fit.problem, self._columns
-        if problem.kind == _KINDS["squared_error"]:
-            return
-        some = np.flatnonzero(moved > _FAR).astype(np.int32)
-        self._work.nonzeros += self._kernels.polish(
-            columns.starts, columns.rows, columns.values, some[some != columns.dense],
-            *problem.of_rows(self._fit.labels), fit.z, self._w, problem.l1, problem.l2, _POLISHES,
-            _POLISH_TOL,
-        )  # fmt: skip
 
     def store(self) -> None:
         """Write weights and slopes of the columns back."""
@@ -550,7 +591,8 @@ def choose_features(
     If all features fit, all are chosen; otherwise those with a weight or beyond their bound, and
     then those closest to their bound. If even the first do not fit, half of the room goes to the
     columns in memory that decreased the objective most per byte in the last pass, and half to the
-    features that promise the largest decrease per byte, or were not in memory for longest.
+    features that promise the largest decrease per byte, or were not in memory for longest. An
+    intercept is always chosen.
 
     Parameters
     ----------
@@ -579,6 +621,8 @@ def choose_features(
         promise += violations**2 / (2 * (steepest * squares + problem.l2 + _LEAST_CURVATURE))
         needed |= (fit.w != 0) | (violations > 0)
         np.maximum(nearness, np.abs(fit.g) / max(problem.l1, _LEAST_CURVATURE), out=nearness)
+    if fits[0].problem.intercept:
+        needed[-1], promise[-1] = True, math.inf
     needed &= sizes > 0
     if sizes[needed].sum() <= room:
         order = np.lexsort((-nearness, ~needed))

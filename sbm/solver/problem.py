@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TOO_LARGE",
     "AnyProblem",
+    "Damping",
     "MultiProblem",
     "OneClass",
     "Problem",
@@ -58,6 +59,31 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 Spread: TypeAlias = Callable[..., Iterable[Any]]
 
 
+@dataclass(frozen=True)
+class Damping:
+    """How a rank moves its copy of W if the changes of several ranks are added up.
+
+    Attributes
+    ----------
+    factors : ndarray, shape (n_buckets,), float64
+        Factor of curvature and step, by bucket of weights.
+    extra : float
+        That of the extra feature.
+    code : ndarray, shape (n_weights,), uint8
+        Bucket of each weight, plus 128 if it has changed.
+    touched : ndarray, int32
+        The number of changed weights, then as many of them as fit.
+    rest : ndarray, shape (capacity of the working set,), uint8
+        Turns that each row is left alone.
+    """
+
+    factors: npt.NDArray[np.float64]
+    extra: float
+    code: npt.NDArray[np.uint8]
+    touched: npt.NDArray[np.int32]
+    rest: npt.NDArray[np.uint8]
+
+
 @dataclass
 class Rounds:
     """Parameters and scratch arrays of the rounds over a working set.
@@ -76,13 +102,15 @@ class Rounds:
         Scratch.
     order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
-    sigma : float
-        1 for a single solver; σ' if the steps of several solvers are summed.
     spread : callable
         Like the builtin `map`; calls may run in several threads.
     stop, dual_sum : float
         If `stop` is above 0: end after a round with a gap of at most this share of the dual value;
         `dual_sum` is Σ d_i before.
+    damping : Damping or None
+        If the changes of several ranks are added up. Then the chunks in `order` are visited once.
+    turn : int
+        Number of the first round.
     """
 
     block: int
@@ -92,10 +120,19 @@ class Rounds:
     state: npt.NDArray[np.uint64]
     active: npt.NDArray[np.int32]
     order: npt.NDArray[np.int32]
-    sigma: float = 1.0
     spread: Spread = map
     stop: float = 0.0
     dual_sum: float = 0.0
+    damping: Damping | None = None
+    turn: int = 0
+
+    @property
+    def damped(self) -> tuple[Any, ...]:
+        """Arguments of kernels, in the order of `Damping`."""
+        how = self.damping
+        if how is None:
+            return None, 1.0, None, None, None
+        return how.factors, how.extra, how.code, how.touched, how.rest
 
 
 class _Separable:
@@ -105,7 +142,7 @@ class _Separable:
 
     @property
     def unit(self) -> float:
-        """Objective value that counts as 0."""
+        """Objective value below which rounding errors of W need not be small relative to it."""
         return 0.0
 
     def start_certificate(self, W: Weights) -> list[Weights]:
@@ -261,8 +298,8 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            how.sigma, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum, how.block,
-            how.state, how.active, how.order, stats,
+            *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum,
+            how.block, how.state, how.active, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -382,10 +419,9 @@ class OneClass(Problem):
 
     @property
     def unit(self) -> float:
-        """Objective value that counts as 0: a thousandth of that of rows that share no feature.
+        """A thousandth of the objective value of rows that share no feature; see `_Separable.unit`.
 
-        If the origin is among the rows, the optimum is w = 0 and exactly 0, so no gap is small
-        relative to it.
+        If the origin is among the rows, the optimum is w = 0 and exactly 0.
         """
         return 0.5e-3 * self.nu**2 * self.total * self._scale
 
@@ -425,9 +461,11 @@ class OneClass(Problem):
         mine = work.home[: work.n] == how.block
         weights = rows.weights
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
+        if how.damping is not None:
+            share *= min(1.0, len(how.order) * how.chunk / max(1, work.n)) * (how.turn == 0)
         excess = self._level[1] - self.nu * self.total
         self._visited += share
-        if how.sigma == 1.0:
+        if how.damping is None:
             self._move_offset()
         stats[1] += abs(self.rho * excess) * share / self.total
         return _finite(stats)
@@ -549,8 +587,9 @@ class MultiProblem(_Separable):
             rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
-            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, how.sigma,
-            pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol, how.stop,
+            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, *how.damped,
+            how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol,
+            how.stop,
             how.dual_sum, how.block, how.state, how.active, how.order,
             np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,

@@ -7,7 +7,7 @@ alphas.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,21 @@ class Step:
     totals: Totals = field(default_factory=Totals)
 
 
+class Together(Protocol):
+    """Rounds over the working sets of several ranks; see `sbm.engine.sync.Combiner`."""
+
+    dual_sum: float
+
+    def solve(self, work: WorkingSet, how: Rounds) -> npt.NDArray[np.float64]:
+        """Visit the rows of all ranks in rounds; return the statistics of this rank."""
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return what was learned, as arrays."""
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `state`."""
+
+
 @dataclass(frozen=True)
 class Screen:
     """Finds the rows of a coming block that need a visit, at fixed W.
@@ -130,9 +145,8 @@ class Solver:
     ----------
     dual_sum : float
         Σ d_i(α_i) over all rows. The dual value is ``dual_sum - ½|W|²`` at any time.
-    sigma : float
-        1 for a single solver; σ' if the steps of several solvers are summed. `W` then moves σ'
-        times as far as the alphas.
+    together : Together or None
+        Makes the rounds together with other ranks.
     stop : float
         If above 0, the rounds of a step end when the gap is at most this share of the dual value,
         and the gap in `Totals` is that of the last round.
@@ -155,7 +169,7 @@ class Solver:
         self.W = W
         self.working = working
         self.rounds = rounds
-        self.sigma = 1.0
+        self.together: Together | None = None
         self.stop = 0.0
         self.spread = spread
         self.W_seen = np.empty_like(W)
@@ -227,10 +241,15 @@ class Solver:
         order = np.empty(room_for_order(n, chunk), np.int32)
         how = Rounds(
             block, self.rounds, chunk, INNER_TOL, self._state, self._active[:n], order,
-            self.sigma, self.spread, self.stop, self.dual_sum,
+            self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
-        stats = self.problem.solve(working, self.W, how)
-        self.dual_sum += float(stats[0])
+        if self.together is None:
+            stats = self.problem.solve(working, self.W, how)
+            self.dual_sum += float(stats[0])
+        else:
+            self.together.dual_sum = self.dual_sum
+            stats = self.together.solve(working, how)
+            self.dual_sum = self.together.dual_sum
         totals = Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
@@ -247,9 +266,11 @@ class Solver:
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return W, cache and random state as arrays: all state except the spilled alphas."""
         random = np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8)
+        learned = {} if self.together is None else self.together.state()
         return {
-            **self.working.state(), **self.problem.state(), "W": self.W, "random": self._state,
-            "policy_random": random, "dual_sum": np.array([self.dual_sum]),
+            **self.working.state(), **self.problem.state(), **learned, "W": self.W,
+            "random": self._state, "policy_random": random,
+            "dual_sum": np.array([self.dual_sum]),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -265,6 +286,8 @@ class Solver:
         self._random.bit_generator.state = json.loads(text)
         self.dual_sum = float(state["dual_sum"][0])
         self.problem.restore(state)
+        if self.together is not None:
+            self.together.restore(state)
 
     def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return self.problem.is_free(self.working, rows)

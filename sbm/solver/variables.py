@@ -62,6 +62,18 @@ class DenseSet:
         """Return a copy of the variables of some working rows."""
         return Dense(self.values[rows])
 
+    def copy(self, n: int) -> Dense:
+        """Return a copy of the variables of the first `n` rows."""
+        return Dense(self.values[:n].copy())
+
+    def fits(self, home: Int32s, alpha: Alphas) -> bool:
+        """Return whether `replace` can be called with these variables."""
+        return True
+
+    def replace(self, home: Int32s, alpha: Alphas) -> None:
+        """Replace the variables of all working rows, which are of the given blocks."""
+        self.fill(alpha)
+
     def spill(
         self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
@@ -242,6 +254,27 @@ class ListPool:
             self.begin[:n], self.outputs, self.betas,
         )  # fmt: skip
         self.used[0] = n + len(lists.outputs)
+
+    def copy(self, n: int) -> Lists:
+        """Return a copy of the lists of the first `n` rows."""
+        return self.take(np.arange(n))
+
+    def fits(self, home: Int32s, alpha: Alphas) -> bool:
+        """Return whether `replace` can be called with these lists."""
+        assert isinstance(alpha, Lists)
+        held = self._held_with(home, alpha)
+        room = len(alpha) + len(alpha.values)
+        return room <= len(self.outputs) and bool((held <= self.held_limit).all())
+
+    def replace(self, home: Int32s, alpha: Alphas) -> None:
+        """Replace the lists of all working rows, which are of the given blocks."""
+        assert isinstance(alpha, Lists)
+        self.held[:] = self._held_with(home, alpha)
+        self.fill(alpha)
+
+    def _held_with(self, home: Int32s, alpha: Lists) -> npt.NDArray[np.int64]:
+        growth = alpha.counts - self.count[: len(alpha)]
+        return self.held + np.bincount(home, growth, len(self.held)).astype(np.int64)
 
     def state(self, n: int) -> dict[str, npt.NDArray[np.generic]]:
         """Return the lists of the first `n` rows as arrays to store."""

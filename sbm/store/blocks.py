@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
+from sbm.names import Names
 from sbm.rows import SPARE, Arena, Rows
 from sbm.store import container
 from sbm.store.codec import RAW, decode_rows, encode_rows, gather_rows
@@ -69,7 +70,7 @@ from sbm.store.shards import read_shard
 __all__ = [
     "FORMAT", "MANIFEST", "NONZERO_BYTES", "VERSION", "BlockStore", "BlockWriter", "Chunk",
     "RowsInMemory", "kept_generations", "names_of", "next_block", "read_manifest",
-    "require_whole", "write_generation", "write_manifest",
+    "require_whole", "telling_change", "write_generation", "write_manifest",
 ]  # fmt: skip
 
 CHUNK_NNZ = 1 << 18  # about half a megabyte compressed
@@ -80,7 +81,17 @@ _POSITION = 700  # bytes of the positions of a chunk in lists, while text is tra
 # Limits of any store, so that a small forged file cannot claim a large amount of memory.
 _MOST_ROWS, _MOST_NNZ = CHUNK_ROWS, CHUNK_NNZ  # per chunk; a single row may be longer
 _CHUNK_ARRAYS = frozenset(
-    ["lengths", "lengths_bits", "gaps", "gaps_bits", "values", "table", "labels", "codes"]
+    [
+        "lengths",
+        "lengths_bits",
+        "gaps",
+        "gaps_bits",
+        "values",
+        "table",
+        "labels",
+        "codes",
+        "weights",
+    ]
 )
 
 
@@ -109,6 +120,7 @@ class BlockWriter:
         Number of blocks that rows are dealt to.
     n_held : int
         The first blocks, up to this number, are kept decoded.
+    is_kept : bool
     """
 
     def __init__(
@@ -124,7 +136,7 @@ class BlockWriter:
         self._first = first
         self._level = level
         self._decoded = decoded
-        self._is_kept = is_kept
+        self.is_kept = is_kept
         self.n_held = n_blocks if decoded is not None else 0
         # Offset, bytes, rows, nnz and CRC-32 of the header of each chunk.
         self._chunks: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_blocks)]
@@ -165,6 +177,8 @@ class BlockWriter:
         for block in blocks:
             for chosen in _cut(deal[block], rows.lengths):
                 number, labels = len(self._chunks[block]), _labels_to_store(rows.y[chosen])
+                if rows.weights is not None:
+                    labels["weights"] = rows.weights[chosen]
                 chunk = None
                 if self._decoded is not None and block < self.n_held:
                     chunk = self._decoded.gather(block, number, rows, chosen, labels)
@@ -172,7 +186,7 @@ class BlockWriter:
                 chunk = chunk or self._gather(rows, chosen, labels)
                 size = (len(chosen), len(chunk.indices))
                 place = (0, 0, 0)
-                if self._is_kept or not is_held:
+                if self.is_kept or not is_held:
                     place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
                 if not is_held:
@@ -260,8 +274,8 @@ class BlockWriter:
                 "file": block_name(self._first + number),
                 "rows": sum(c[2] for c in chunks),
                 "nnz": sum(c[3] for c in chunks),
-                "bytes": self._sizes[number] * self._is_kept,
-                "crc32": _crc_of([c[4] * self._is_kept for c in chunks]),
+                "bytes": self._sizes[number] * self.is_kept,
+                "crc32": _crc_of([c[4] * self.is_kept for c in chunks]),
             }
             for number, chunks in enumerate(self._chunks)
         ]
@@ -284,7 +298,7 @@ class BlockWriter:
         try:
             if number != block:
                 path = path.rename(self._folder / block_name(number))
-            if self._is_kept:
+            if self.is_kept:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
         except OSError as error:
@@ -297,7 +311,11 @@ def _crc_of(chunks: Sequence[int]) -> int:
 
 
 def write_generation(
-    folder: Path, generation: int, ids: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
+    folder: Path,
+    generation: int,
+    ids: npt.NDArray[np.int64],
+    index: npt.NDArray[np.int64],
+    names: Names | None = None,
 ) -> dict[str, Any]:
     """Write the new feature ids and the chunk index of a generation; return manifest fields.
 
@@ -309,14 +327,17 @@ def write_generation(
     ids : ndarray, shape (n_new,), int64
     index : ndarray, shape (n_chunks, 6), int64
         See `BlockWriter.finish`.
+    names : Names, optional
+        Names of these features.
     """
-    names = {"features": features_name(generation), "index": index_name(generation)}
-    data = container.encode("features", {"ids": ids})
-    write_atomically(folder / names["features"], data)
+    files = {"features": features_name(generation), "index": index_name(generation)}
+    data = container.encode("features", {"ids": ids, **({} if names is None else names.arrays())})
+    write_atomically(folder / files["features"], data)
     table: dict[str, npt.NDArray[Any]]
     table = {"chunks": index[:, :5], "crc32": index[:, 5].astype(np.uint32)}
-    container.write(folder / names["index"], "index", table)
-    return {**names, "features_crc32": container.header_crc(data[0])}
+    container.write(folder / files["index"], "index", table)
+    entry = {**files, "features_crc32": container.header_crc(data[0])}
+    return entry if names is None else {**entry, "names_bytes": names.nbytes}
 
 
 def _cut(
@@ -537,7 +558,7 @@ class BlockStore:
         StoreError
             If one of them is running, or has changed the store since it was opened.
         """
-        if self.memory is not None:
+        if self.memory is not None and not self.memory.writer.is_kept:
             yield
             return
         with lock(self.folder, f"the store {self.folder}", shared=True):
@@ -576,6 +597,42 @@ class BlockStore:
             )
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
+    @property
+    def names_bytes(self) -> int:
+        """Memory of the names of features."""
+        return sum(g.get("names_bytes", 0) for g in self.manifest["generations"])
+
+    def read_names(self) -> Names | None:
+        """Read the name of each feature index; None if no feature has one.
+
+        Raises
+        ------
+        StoreError
+            If a file is missing or damaged.
+        """
+        if not self.names_bytes:
+            return None
+        found: Names | None = None
+        for generation in self.manifest["generations"]:
+            path = self.folder / generation["features"]
+            crc32 = generation["features_crc32"]
+            wanted = frozenset(["ids", "names", "name_ends"])
+            arrays = container.read(path, "features", wanted.__contains__, crc32=crc32).arrays
+            n = len(arrays["ids"])
+            try:
+                some = Names.from_arrays(arrays, n) or Names.of([b""] * n)
+            except ValueError as error:
+                raise StoreError(f"{path}: {error}; split the data again") from error
+            found = some if found is None else found.join(some)
+        return found
+
+    @property
+    def label_names(self) -> list[str]:
+        """Word of each class code; empty if labels are numbers."""
+        entry = self.manifest["labels"] or {}
+        names = entry.get("names", [])
+        return [names[int(value)] for value in entry["values"]] if names else []
+
     def read(self, chunks: Sequence[Chunk], into: Rows, offset: int) -> Rows:
         """Decode chunks into given arrays.
 
@@ -606,6 +663,8 @@ class BlockStore:
             if (ready := self._in_memory(chunk)) is not None:
                 into.lengths[rows] = ready.lengths
                 into.y[rows] = _labels_of(ready.labels, chunk.rows, into.y.dtype, labels)
+                if into.weights is not None:
+                    into.weights[rows] = _weights_of(ready.labels, chunk.rows)
                 indices = into.indices[nonzeros]
                 if indices.ctypes.data != ready.indices.ctypes.data:  # not where it belongs
                     indices[:] = ready.indices
@@ -617,6 +676,8 @@ class BlockStore:
                         arrays, self.n_features, into.lengths[rows], into.indices[nonzeros], values
                     )
                     into.y[rows] = _labels_of(arrays, chunk.rows, into.y.dtype, labels)
+                    if into.weights is not None:
+                        into.weights[rows] = _weights_of(arrays, chunk.rows)
             if self.scales is not None:
                 self._scale(chunk, into.indices[nonzeros], values)
             n += chunk.rows
@@ -671,11 +732,35 @@ class BlockStore:
         with self._arrays(chunk, "codes".__eq__) as arrays:
             return _codes_of(arrays, chunk.rows, self.labels).copy()
 
+    def read_weights(self, chunk: Chunk) -> npt.NDArray[np.float64]:
+        """Read the weights of a chunk's rows, shape (n_rows,).
+
+        Raises
+        ------
+        StoreError
+            If the file is missing or damaged.
+        """
+        if (ready := self._in_memory(chunk)) is not None:
+            return _weights_of(ready.labels, chunk.rows)
+        with self._arrays(chunk, "weights".__eq__) as arrays:
+            return _weights_of(arrays, chunk.rows).copy()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights other than 1."""
+        return any("weights" in g for g in kept_generations(self.manifest))
+
     def _in_memory(self, chunk: Chunk) -> DecodedChunk | None:
         """Return a chunk if it is in memory."""
         if self.memory is None:
             return None
         return self.memory.decoded.get(chunk.block, chunk.number)
+
+    def bytes_on_disk(self, chunk: Chunk) -> int:
+        """Return the bytes to read for a chunk; 0 if it is in memory."""
+        if self._in_memory(chunk) is not None:
+            return 0
+        return self.chunks[chunk.block][chunk.number].size  # it may have been spilled since
 
     def arena(
         self, staying: Mapping[int, Sequence[Chunk]], more: int
@@ -884,6 +969,18 @@ def _codes_of(
     return codes
 
 
+def _weights_of(arrays: Mapping[str, npt.NDArray[Any]], n_rows: int) -> npt.NDArray[np.float64]:
+    """Return the weights of a chunk, checked; 1 for a chunk without weights."""
+    weights: npt.NDArray[np.float64] | None = arrays.get("weights")
+    if weights is None:
+        return np.ones(n_rows)
+    if weights.shape != (n_rows,) or weights.dtype != np.float64:
+        raise ValueError("row weights do not match")
+    if not ((weights >= 0) & (weights < np.inf)).all():
+        raise ValueError("invalid row weight")
+    return weights
+
+
 def _labels_of(
     arrays: Mapping[str, npt.NDArray[Any]],
     n_rows: int,
@@ -913,10 +1010,38 @@ _OURS = re.compile(
 )
 
 
-def holds_only_ours(folder: Path) -> bool:
-    """Whether a folder has only files with the names of store files."""
+def foreign_files(folder: Path) -> list[str]:
+    """Return the names in a folder that store files do not have."""
     with reading(folder):
-        return folder.is_dir() and all(_OURS.fullmatch(p.name) for p in folder.iterdir())
+        return sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
+
+
+def holds_only_ours(folder: Path) -> bool:
+    """Whether this is a folder with only files with the names of store files."""
+    return folder.is_dir() and not foreign_files(folder)
+
+
+@contextlib.contextmanager
+def telling_change(folder: Path) -> Iterator[None]:
+    """Report what looks like damage as a change, if a store was expired or replaced meanwhile.
+
+    Raises
+    ------
+    StoreError
+        Also if the folder is not a store.
+    """
+    before = read_manifest(folder)
+    try:
+        yield
+    except StoreError as error:
+        now = None
+        with contextlib.suppress(StoreError):
+            now = read_manifest(folder)
+        if now == before:
+            raise
+        raise StoreError(
+            f"the store {folder} was changed in the meantime; run the command again"
+        ) from error
 
 
 def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:

@@ -42,7 +42,7 @@ import zstandard
 
 from sbm.errors import StoreError
 from sbm.store.files import open_own, reading, write_atomically
-from sbm.store.manifest import parse
+from sbm.store.records import parse
 
 __all__ = [
     "HEAD", "VERSION", "Buffers", "Container", "Pieces", "decode", "encode", "header_crc",
@@ -467,7 +467,7 @@ def write(
 def is_container(path: Path) -> bool:
     """Whether a file starts with the magic bytes of a container."""
     try:
-        with open(path, "rb") as file:
+        with open_own(path, follow=True) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
@@ -504,7 +504,7 @@ def read(
     StoreError
         If the file cannot be read, or as for `decode`.
     """
-    with reading(path), open_own(path) if is_own else open(path, "rb") as file:
+    with reading(path), open_own(path, follow=not is_own) as file:
 
         def take(begin: int, end: int) -> bytes:
             file.seek(begin)

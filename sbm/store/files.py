@@ -8,7 +8,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
+import re
 import shutil
 import stat
 import zlib
@@ -83,7 +85,8 @@ def _is_of(error: OSError, path: Path) -> bool:
     if isinstance(error, StoreError):
         return False
     names = {str(name) for name in (error.filename, error.filename2) if name is not None}
-    return not names or bool(names & {str(path), f"{path}.tmp", str(path.parent)})
+    ours = {str(path), str(path.parent)}
+    return not names or bool(names & ours) or any(_is_temporary(name, path) for name in names)
 
 
 # ----------------------------------------------------------------------------------- files
@@ -135,8 +138,59 @@ def move(paths: Iterable[Path], folder: Path) -> None:
     sync_folder(folder)
 
 
-def _temporary(path: Path) -> Path:
-    return Path(f"{path}.tmp")
+# Temporary names end in ``.tmp``; while two processes write one file, also in ``.2.tmp``.
+_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp")
+_WRITERS = 8  # names that are looked for after processes were killed
+
+
+def _is_temporary(name: str, path: Path) -> bool:
+    return name.startswith(str(path)) and bool(_TEMPORARY.fullmatch(name, len(str(path))))
+
+
+def _create_temporary(path: Path) -> tuple[Path, int]:
+    """Create a file that no other process writes to, with a temporary name for `path`.
+
+    Its writer holds a lock on it. So a file that can be locked is left from a process that was
+    killed, and is removed.
+    """
+    names = (
+        Path(f"{path}{'' if number == 1 else f'.{number}'}.tmp") for number in itertools.count(1)
+    )
+    some = list(itertools.islice(names, _WRITERS))
+    for temporary in some:
+        _remove_abandoned(temporary)
+    for temporary in itertools.chain(some, names):
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.fstat(handle).st_nlink > 0
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # without locks, nothing is taken for abandoned
+            is_ours = True
+        if is_ours:
+            return temporary, handle
+        os.close(handle)  # taken for abandoned before it was locked
+    raise AssertionError
+
+
+def _remove_abandoned(temporary: Path) -> None:
+    """Remove a temporary file whose writer has ended."""
+    try:
+        handle = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.lstat(temporary)):
+            temporary.unlink()
+    except OSError:
+        pass  # it is being written
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:
@@ -184,27 +238,32 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for atomic writing: like `write_atomically`, but yields a file object."""
-    temporary = _temporary(path)
+    """Open a file for atomic writing: like `write_atomically`, but yields a file object.
+
+    If several processes write the same file, the one that finishes last replaces it.
+    """
     with writing(path):
+        temporary, handle = _create_temporary(path)
         try:
-            with open(temporary, "wb", opener=follow_no_link) as file:
+            with open(handle, "wb", closefd=False) as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(handle)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+        finally:
+            os.close(handle)  # which releases the lock: until now the name is ours
         _sync(path.parent)
 
 
-def open_own(path: Path) -> BufferedReader:
-    """Open a regular file of a store or run for reading.
+def open_own(path: Path, follow: bool = False) -> BufferedReader:
+    """Open a regular file for reading.
 
-    Stores and runs may come from untrusted sources, so symbolic links are not followed, and pipes
-    and devices are not opened.
+    Stores and runs may come from untrusted sources, so symbolic links are not followed unless
+    `follow`, and pipes and devices are not opened.
 
     Raises
     ------
@@ -214,7 +273,7 @@ def open_own(path: Path) -> BufferedReader:
         If the file cannot be opened.
     """
     try:
-        return open(path, "rb", opener=_open_plain)
+        return open(path, "rb", opener=_open_plain if follow else _open_own)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _no_plain_file(path) from None
@@ -222,12 +281,21 @@ def open_own(path: Path) -> BufferedReader:
 
 
 def follow_no_link(name: str, flags: int) -> int:
-    """Open a file without following symbolic links; an ``opener`` for `open`."""
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+    """Open a regular file to write, and no link; an ``opener`` for `open`."""
+    try:
+        return _open_own(name, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe without a reader
+            raise _no_plain_file(Path(name)) from None
+        raise
+
+
+def _open_own(name: str, flags: int) -> int:
+    return _open_plain(name, flags | os.O_NOFOLLOW)
 
 
 def _open_plain(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = os.open(name, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise _no_plain_file(Path(name))

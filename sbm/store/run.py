@@ -46,7 +46,7 @@ from sbm.store.files import (
     write_error,
     writing,
 )  # fmt: skip
-from sbm.store.manifest import decode_record, encode_record
+from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
 
 __all__ = ["Run", "is_finished", "run_folder", "runs_here", "sources_at"]
 
@@ -477,6 +477,19 @@ class Run:
         write_atomically(folder / RECORD, [encode_record("run", before)])
         return cls.read(folder)
 
+    @staticmethod
+    def require_free(folder: Path) -> None:
+        """Check that no other process uses a run, which need not exist.
+
+        Raises
+        ------
+        StoreError
+            It is in use.
+        """
+        if (folder / "lock").is_file():
+            with lock(folder / "lock", f"the run {folder}"):
+                pass
+
     @classmethod
     def remove(cls, folder: Path) -> None:
         """Remove a run's files from its folder, the record first.
@@ -540,6 +553,8 @@ class Run:
             mode = "a" if self._is_logged else "w"
             with open(path, mode, encoding="utf-8", opener=follow_no_link) as file:
                 file.write(json.dumps(dict(record)) + "\n")
+        except StoreError:
+            raise
         except OSError as error:
             raise write_error(path, error) from error
         self._is_logged = True
@@ -555,18 +570,11 @@ class Run:
         """
         path = folder / RECORD
         try:
-            with open_own(path) as file:
-                data = file.read()
-        except StoreError:
-            raise
-        except FileNotFoundError:
+            record = read_record(path, "run")
+        except (FileNotFoundError, NotADirectoryError):
             raise StoreError(
                 f"{folder} is not a run or has no checkpoint (no {RECORD}); train the model again"
             ) from None
-        except OSError as error:
-            raise read_error(path, error) from error
-        try:
-            record = decode_record("run", data)
         except ValueError as error:
             raise StoreError(
                 f"{path} is damaged ({error}); use --fresh to start over, or remove {folder}"
@@ -576,8 +584,10 @@ class Run:
                 f"{path} has run version {record.get('version')}, but this sbm reads version "
                 f"{VERSION}; use the version of sbm that wrote it, or a newer one"
             )
-        if not _is_sound(record):
-            raise StoreError(f"{path} has invalid file names or checksums; remove {folder}")
+        if reason := _find_invalid(record):
+            raise StoreError(
+                f"{path} is invalid ({reason}); use --fresh to start over, or remove {folder}"
+            )
         return record
 
 
@@ -585,7 +595,6 @@ class Run:
 _OURS = re.compile(
     r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|evicted-\d{5,}\.sbt|run\.json\.tmp"
 )
-_NAMED = re.compile(r"(alpha-\d{5,}\.|state-)\d{6,}\.sba")
 
 
 _RANK = re.compile(r"rank-(?P<rank>\d+)-of-(?P<size>\d+)")
@@ -607,22 +616,19 @@ def runs_here(folder: Path) -> dict[int, list[Path]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def _is_sound(record: dict[str, Any]) -> bool:
-    """Whether a record and the one before it, if kept, have valid file names and checksums."""
-    alphas, state, crcs = record.get("alphas"), record.get("state"), record.get("crc32")
+def _find_invalid(record: dict[str, Any]) -> str:
+    """Return what is invalid in a record or the one before it, if kept; empty if nothing is."""
+    reason = find_invalid(record, RUN_FIELDS.get(str(record.get("kind")), RUN_FIELDS[""]))
+    if not reason and not record["crc32"].keys() >= {record["state"], *record["alphas"].values()}:
+        reason = "a checksum is missing"
+    if not reason and not all(re.fullmatch(r"[0-9]{1,9}", block) for block in record["alphas"]):
+        reason = "a block has no number"
     before = record.get("before")
-    return (
-        (before is None or (isinstance(before, dict) and "before" not in before))
-        and (before is None or _is_sound(before))
-        and isinstance(alphas, dict)
-        and isinstance(crcs, dict)
-        and all(type(crc) is int for crc in crcs.values())
-        and type(record.get("log_bytes")) is int
-        and isinstance(state, str)
-        and all(re.fullmatch(r"\d{1,9}", block) for block in alphas)
-        and all(isinstance(x, str) and _NAMED.fullmatch(x) for x in [state, *alphas.values()])
-        and crcs.keys() >= {state, *alphas.values()}
-    )
+    if reason or before is None:
+        return reason
+    if not isinstance(before, dict) or "before" in before:
+        return "the record before it is not one"
+    return _find_invalid(before)
 
 
 def _files_of(record: dict[str, Any]) -> set[str]:

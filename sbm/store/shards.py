@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbm.errors import StoreError
-from sbm.store.files import open_own, read_error, write_atomically
-from sbm.store.manifest import decode_record, encode_record
+from sbm.store.files import write_atomically
+from sbm.store.records import SHARD_FIELDS, encode_record, find_invalid, read_record
 
 __all__ = ["SHARD", "Shard", "read_shard", "shard_path", "write_shard"]
 
@@ -68,19 +68,14 @@ def read_shard(folder: Path) -> Shard | None:
     """
     path = folder / SHARD
     try:
-        with open_own(path) as file:
-            record = decode_record("shard", file.read())
-        number, of = record["shard"], record["of"]
+        record = read_record(path, "shard")
+        reason = find_invalid(record, SHARD_FIELDS)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise read_error(path, error) from error
-    except (ValueError, KeyError):
-        raise _damaged(path) from None
-    if type(number) is not int or type(of) is not int or not 0 <= number < of:
-        raise _damaged(path)
-    return Shard(number, of)
-
-
-def _damaged(path: Path) -> StoreError:
-    return StoreError(f"{path} is damaged; copy it again or split the data again")
+    except ValueError as error:
+        record, reason = {}, str(error)
+    if not reason and record["shard"] < record["of"]:
+        return Shard(record["shard"], record["of"])
+    raise StoreError(
+        f"{path} is damaged ({reason or 'its numbers'}); copy it again or split the data again"
+    )

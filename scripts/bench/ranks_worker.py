@@ -2,93 +2,49 @@
 
     mpiexec -n 2 python -m mpi4py -m scripts.bench.ranks_worker TASK
 
-TASK is JSON. This module adds hooks to the training that the package does not have: the dual after
-every round, a certificate after every pass, and averaging instead of adding.
+TASK is JSON. A hook notes the visits of this rank between two sums of all weights.
 """
 
 import json
-import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
-from sbm.engine.engine import Engine
-from sbm.engine.learners import Pass
-from sbm.engine.progress import Progress
-from sbm.engine.sync import Adding
+from sbm.engine.sync import Combiner
 from sbm.programs.train import train_ranks
 from sbm.programs.training.job import TrainOptions
-from sbm.solver.gap import GapWatch
+from sbm.solver.cache import WorkingSet
 
-AVERAGE = "average"
 TIMEOUT = 600.0
 
 
-class Passes(Progress):
-    """Keeps the certificate and the counts of each pass, which are those of all processes."""
+def watch_sums() -> list[float]:
+    """Note the visits of this rank before each sum of all weights."""
+    visits: list[float] = []
+    original = Combiner._add_all
 
-    def __init__(self) -> None:
-        self.kept: list[dict[str, Any]] = []
+    def noted(
+        self: Combiner, work: WorkingSet, stats: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        visits.append(float(stats[2]))
+        return original(self, work, stats)
 
-    def row(self, record: dict[str, Any]) -> None:
-        """See `Progress`."""
-        certificate = record["certificate"] or {}
-        gap, dual = certificate.get("relative_gap"), certificate.get("dual")
-        counts = {name: record[name] for name in ("visits", "updates")}
-        self.kept.append({"gap": gap, "dual": dual, **counts})
-
-
-def watch_rounds(comm: Comm) -> list[dict[str, Any]]:
-    """Have every round noted: its pass, the dual, and what this process sent and did in it."""
-    rounds: list[dict[str, Any]] = []
-    original = Engine._stretch
-
-    @contextmanager
-    def watched(self: Engine, now: Pass) -> Iterator[None]:
-        sent, before = comm.sent, [(t.visits, t.updates) for t in now.totals.values()]
-        with original(self, now):
-            yield
-        after = [(t.visits, t.updates) for t in now.totals.values()]
-        visits, updates = (np.sum(after, axis=0) - np.sum(before, axis=0)).tolist()
-        dual = math.fsum(learner.solver.dual for learner in self.learners)
-        sigma = [one.adding.sigma for one in self.combiners.values()]
-        rounds.append(
-            {"pass": now.number, "dual": dual, "sent": comm.sent - sent, "visits": visits,
-             "updates": updates, "next_sigma": max(sigma, default=1.0)}
-        )  # fmt: skip
-
-    Engine._stretch = watched  # type: ignore[method-assign]
-    return rounds
-
-
-def certify_every_pass() -> None:
-    """Have a certificate after every pass, not only where the running estimate promises one."""
-    GapWatch.is_due = lambda *_: True  # type: ignore[method-assign]
-
-
-def average() -> None:
-    """Go a P-th of the way that all processes lead, each of which had gone the whole of it."""
-    Adding.share = lambda self, gain, cross, size: 1.0 / self.n  # type: ignore[method-assign]
+    Combiner._add_all = noted  # type: ignore[method-assign]
+    return visits
 
 
 def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
-    """Train; return report, rounds and passes."""
-    settings, passes = dict(task["settings"]), Passes()
-    if settings.get("sigma") == AVERAGE:
-        settings["sigma"] = 1.0
-        average()
-    rounds = watch_rounds(comm) if task["watched"] else []
-    if task["watched"]:
-        certify_every_pass()
+    """Train; return the report, the bytes sent, and the visits of this rank by sum."""
+    visits = watch_sums()
     model = Path(task["out"], "model")  # a new name, so nothing is resumed
-    options = TrainOptions(resume=False, progress=passes)
-    _, report = train_ranks(comm, task["store"], model, settings, options)
-    return {"report": report, "rounds": rounds, "passes": passes.kept}
+    _, report = train_ranks(
+        comm, task["store"], model, task["settings"], TrainOptions(resume=False)
+    )
+    return {"report": report, "sent": comm.sent, "visits": visits or [report["visits"]]}
 
 
 def run_sum(task: dict[str, Any], comm: MpiComm) -> dict[str, Any]:

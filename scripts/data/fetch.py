@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sbm.errors import DataError
-from sbm.inputs.text import Source, is_packed, unpacked
+from sbm.inputs.packed import is_packed
+from sbm.inputs.text import Source, unpacked
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 CHUNK = 1 << 20

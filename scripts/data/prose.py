@@ -18,7 +18,8 @@ from pathlib import Path
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from sbm.errors import SbmError
-from sbm.inputs.text import Source, is_packed, unpacked
+from sbm.inputs.packed import is_packed
+from sbm.inputs.text import Source, unpacked
 from scripts.data.lines import MakeError
 
 PROSE = (".txt", ".md", ".rst", ".py")

@@ -10,6 +10,8 @@
 * ``--examples``: the tests of readers and codecs in guarded memory, with this many random examples.
 * ``--bounds``: the same and the tests of trainings, with kernels that check array bounds.
 * ``--numbers``: extreme numbers in every problem; results must be finite, certificates true.
+* ``--hostile``: compressed bombs, concurrent writers of one file, records with forged fields, and
+  very many input files.
 * ``--memory``: commands at the smallest ``--mem`` that they accept, with measured peaks.
 
 Each option takes a number of cases; for kills and faults, ``all`` means each point of each
@@ -32,10 +34,17 @@ from scripts.torture.tally import Tally
 SECTIONS = {  # module and function
     "kills": "kills:run", "faults": "faults:run", "flips": "flips:run",
     "examples": "guard:run_examples", "bounds": "guard:run_bounds", "memory": "memory:run",
-    "numbers": "numbers:run",
+    "numbers": "numbers:run", "hostile": "hostile:run",
 }  # fmt: skip
 WHOLE = ("kills", "faults")  # of which all there are can be asked for
-SINGLE = ("kills", "faults", "flips", "memory", "numbers")  # of which one can be run alone
+SINGLE = (
+    "kills",
+    "faults",
+    "flips",
+    "memory",
+    "numbers",
+    "hostile",
+)  # of which one can be run alone
 MOST_TOLD = 50  # failures in a report
 
 

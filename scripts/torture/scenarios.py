@@ -31,6 +31,7 @@ import zstandard
 
 import sbm
 import sbm.cli
+import sbm.programs.cat
 import sbm.programs.expire
 import sbm.programs.export
 import sbm.programs.info
@@ -93,7 +94,6 @@ def _troubled(
 
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
-_KEPT = "exists; train on it"
 _KNOWN = r"is already in .* as .*\(same SHA-256\)"
 _GONE = r"has no source"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
@@ -147,9 +147,14 @@ SCENARIOS: dict[str, Scenario] = {
     "train: regression": _train(
         "--loss epsilon_insensitive", split="split -q real.svm -o s.sbm --blocks 5"
     ),
+    "train: scaled": _train(f"--scale std --cache-frac 0.5 {_OFTEN}"),
+    "train: Newton, scaled": _train("--solver newton --loss log_loss --scale std --intercept"),
+    "train: interior point, scaled text": _troubled(
+        f"{_TEXT} --solver newton --scale maxabs --intercept --checkpoint-every 0.02"
+    ),
     "train: text": _troubled(_TEXT),
     "train: text, spilled": _troubled(f"{_TEXT} {_OFTEN} --mem 156MB"),
-    "train: text, with its store": _troubled(f"{_TEXT} --keep-store s.sbm", done=_KEPT),
+    "train: text, with its store": _troubled(f"{_TEXT} --keep-store s.sbm"),
     "train: warm": _troubled(
         f"{_TRAIN} --warm-start", before=[_SPLIT, _APPEND[0], _TRAIN, _APPEND[1], _EXPIRE]
     ),
@@ -161,6 +166,7 @@ SCENARIOS: dict[str, Scenario] = {
     "stream: the next day": _troubled("stream -q --resume m.model c.svm", before=[_STREAM]),
     "stream: a new model": _troubled(f"{_STREAM} -C 0.1", before=[_STREAM]),
     "tune": _troubled(_TUNE, before=[_SPLIT]),
+    "cat": _troubled("cat s.sbm -q -o out.svm", before=[_SPLIT]),
     "export": _troubled("export m.model", before=[_SPLIT, _LOOSE]),
     "export: npz": _troubled(
         "export m.model --format npz --prune 1e-3", before=[_SPLIT, _LOOSE]

@@ -22,7 +22,7 @@ OK = 0
 BAD_LABEL = 1
 NOT_FINITE = 2
 NO_LABEL = 3
-WEIGHTED = 4
+NEGATIVE = 4
 BASE = 5
 BAD_VALUE = 6
 OUT_OF_RANGE = 7
@@ -148,7 +148,7 @@ def _is_blank_line(text, begin, end):
 def _parse_label(text, begin, bar, bits, limit):
     """Parse ``[...TAB] label [importance] [base] ['tag]`` at text[begin:bar].
 
-    Returns (label, error code, position of the error).
+    Returns (label, importance, error code, position of the error).
     """
     for k in range(begin, bar):
         if text[k] == 9:
@@ -163,6 +163,7 @@ def _parse_label(text, begin, bar, bits, limit):
     if end > last and (end == bar or text[last] == 39):  # a tag
         end = last
     label = 0.0
+    weight = 1.0
     n = 0
     p = begin
     while True:
@@ -175,25 +176,28 @@ def _parse_label(text, begin, bar, bits, limit):
             q += 1
         x, code = _number(text, p, q, bits, limit)
         if code != OK:
-            return label, BAD_LABEL if code == BAD_VALUE else code, p
+            return label, weight, BAD_LABEL if code == BAD_VALUE else code, p
         if n == 0:
             label = x
-        elif n == 1 and x != 1.0:
-            return label, WEIGHTED, p
+        elif n == 1:
+            weight = x
+            if x < 0.0:
+                return label, weight, NEGATIVE, p
         elif n == 2 and x != 0.0:
-            return label, BASE, p
+            return label, weight, BASE, p
         elif n > 2:
-            return label, BAD_LABEL, p
+            return label, weight, BAD_LABEL, p
         n += 1
         p = q
-    return label, OK if n else NO_LABEL, begin
+    return label, weight, OK if n else NO_LABEL, begin
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
+def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names, bits):
     """Parse ``|[namespace[:weight]] [name[:value]]...`` at text[p:end].
 
-    Returns (nnz, error code, position of the error). If the room is too small, nnz exceeds it.
+    Returns (nnz, n_names, error code, position of the error). If the room is too small, nnz exceeds
+    it.
     """
     seed = np.uint64(0)
     scale = 1.0
@@ -213,32 +217,49 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, bits):
             if code == OK and text[q] == 58:
                 code = BAD_VALUE
             if code != OK:
-                return nnz, code, p + 1
+                return nnz, n_names, code, p + 1
             p = q
         if opens:
             if name_end == begin and text[name_end] == 58:
-                return nnz, NO_NAME, begin
+                return nnz, n_names, NO_NAME, begin
             seed = _hash_name(text, begin, name_end, np.uint64(0))
             scale = x
             continue
         if name_end == begin:
-            return nnz, NO_NAME, begin
+            return nnz, n_names, NO_NAME, begin
         x *= scale
         if not abs(x) <= limit:
-            return nnz, OUT_OF_RANGE, begin
+            return nnz, n_names, OUT_OF_RANGE, begin
         if x == 0.0:
             continue
-        if nnz == len(ids):
-            return nnz + 1, OK, p
+        if nnz == len(ids) or n_names == len(names) > 0:
+            return np.int64(len(ids) + 1), n_names, OK, p
         ids[nnz] = np.int64(_hash_name(text, begin, name_end, seed) & np.uint64(mask))
         values[nnz] = x
+        if len(names):
+            names[n_names, 0], names[n_names, 1] = ids[nnz], begin
+            n_names += 1
         nnz += 1
-    return nnz, OK, p
+    return nnz, n_names, OK, p
 
 
 @njit(nogil=True, error_model="numpy")
 def parse(
-    text, size, limit, label_limit, mask, skip, need, labels, indptr, ids, values, errors, bits
+    text,
+    size,
+    limit,
+    label_limit,
+    mask,
+    skip,
+    need,
+    labels,
+    weights,
+    indptr,
+    ids,
+    values,
+    names,
+    errors,
+    bits,
 ):
     """Parse whole lines; the kernel of `parse_vw`.
 
@@ -256,7 +277,9 @@ def parse(
         Continue after an invalid line instead of stopping.
     need : int
         As in the kernel for LIBSVM text.
-    labels, indptr, ids, values : arrays, filled in place
+    labels, weights, indptr, ids, values : arrays, filled in place
+    names : (as long as ids, or 0, 2) int64, filled in place
+        Id and position of each feature in the order of the text.
     errors : (k, 3) int64, filled in place
         Line, code and position of the first k invalid lines.
     bits : (1,) uint64
@@ -264,13 +287,14 @@ def parse(
 
     Returns
     -------
-    n_rows, nnz, n_lines, ones, n_errors : int
+    n_rows, nnz, n_lines, ones, n_errors, n_names : int
         n_rows is -1 if `ids` is too small.
     """
     rows = np.int64(0)
     nnz = np.int64(0)
     line = np.int64(0)
     n_errors = np.int64(0)
+    n_names = np.int64(0)
     p = np.int64(0)
     while p < size:
         line += 1
@@ -286,20 +310,24 @@ def parse(
             continue
         if text[end - 1] == 13:
             end -= 1
-        start = nnz
+        start, start_names = nnz, n_names
         where = begin
         code = NO_BAR
         if bar < end:
-            labels[rows], code, where = _parse_label(text, begin, bar, bits, label_limit)
+            labels[rows], weights[rows], code, where = _parse_label(
+                text, begin, bar, bits, label_limit
+            )
             if need == IGNORED or (code == NO_LABEL and need != REQUIRED):
                 labels[rows], code = np.nan, OK
         if code == OK:
             behind = text[end]
             text[end] = 10
-            nnz, code, where = _parse_features(text, bar, end, limit, mask, ids, values, nnz, bits)
+            nnz, n_names, code, where = _parse_features(
+                text, bar, end, limit, mask, ids, values, nnz, names, n_names, bits
+            )
             text[end] = behind
         if nnz > len(ids):
-            return np.int64(-1), nnz, line, False, n_errors
+            return np.int64(-1), nnz, line, False, n_errors, n_names
         if code == OK:
             nnz = sort_and_add(ids, values, start, nnz)
             for k in range(start, nnz):
@@ -309,7 +337,7 @@ def parse(
             if n_errors < errors.shape[0]:
                 errors[n_errors, 0], errors[n_errors, 1], errors[n_errors, 2] = line, code, where
             n_errors += 1
-            nnz = start
+            nnz, n_names = start, start_names
             if not skip:
                 break
         else:
@@ -318,4 +346,4 @@ def parse(
     ones = True
     for k in range(nnz):
         ones = ones and values[k] == 1.0
-    return rows, nnz, line, ones, n_errors
+    return rows, nnz, line, ones, n_errors, n_names

@@ -15,7 +15,7 @@ from sbm.settings import Settings
 from sbm.store import container
 from sbm.store.blocks import MANIFEST
 from sbm.store.files import open_own, reading
-from sbm.store.manifest import parse
+from sbm.store.records import parse
 from sbm.store.run import LOG, RECORD, Run, run_folder, runs_here, sources_at
 from sbm.units import format_size
 

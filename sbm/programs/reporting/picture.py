@@ -21,7 +21,7 @@ from sbm.errors import SettingsError, StoreError
 from sbm.models.metrics import Confusion
 from sbm.programs.reporting.charts import COLORS, LineChart, Series
 from sbm.store.files import write_atomically
-from sbm.units import count, format_number
+from sbm.units import count, format_label, format_number
 
 __all__ = [
     "check_confusion", "check_output", "check_picture", "draw_charts", "draw_metric",
@@ -212,7 +212,7 @@ def write_confusion(confusion: Confusion, path: str | Path) -> None:
     check_confusion([path])
     codes = np.union1d(confusion.true, confusion.predicted)
     codes = codes[codes < len(confusion.labels)]
-    names = [format_number(confusion.labels[code]) for code in codes.tolist()]
+    names = [format_label(confusion.labels[code]) for code in codes.tolist()]
     is_table = Path(path).suffix.lower() == ".tsv"
     pieces = (_table if is_table else _picture)(confusion, codes, names)
     _write(path, pieces, "--confusion")

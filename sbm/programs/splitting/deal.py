@@ -1,6 +1,7 @@
 """Dealing: collect parsed rows in a batch, and distribute full batches to the blocks at random."""
 
 import math
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ import numpy.typing as npt
 from sbm.engine.memory import AUTO_BLOCKS
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import NameTable
 from sbm.programs.splitting.options import (
     SplitOptions,
     batch_bytes,
     check_ids,
     room_for_rows,
 )  # fmt: skip
-from sbm.programs.splitting.reading import CodedText, Labels
+from sbm.programs.splitting.reading import CodedText, Labels, add_names
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 from sbm.store.decoded import DecodedChunks
@@ -54,6 +56,7 @@ class _Batch:
         indptr: npt.NDArray[np.int64],
         indices: npt.NDArray[np.int32],
         values: npt.NDArray[np.floating] | None,
+        weights: npt.NDArray[np.float64] | None,
     ) -> None:
         new = slice(self.n, self.n + len(labels))
         added = slice(self.nnz, self.nnz + len(indices))
@@ -69,17 +72,48 @@ class _Batch:
             self.rows.values[added] = values
         elif self.has_values:
             self.rows.values[added] = 1
+        if weights is not None and self.rows.weights is None:
+            self.rows.weights = np.ones(len(self.rows))
+        if self.rows.weights is not None:
+            self.rows.weights[new] = 1 if weights is None else weights
         self.n, self.nnz = new.stop, added.stop
 
     def taken(self, y: npt.NDArray[Any]) -> Rows:
         """Return the rows, with codes or targets `y` instead of their labels."""
         n, rows = self.n, self.rows
         values = rows.values if self.has_values else None
-        return Rows(rows.starts[:n], rows.lengths[:n], rows.indices, values, y)
+        weights = None if rows.weights is None else rows.weights[:n]
+        return Rows(rows.starts[:n], rows.lengths[:n], rows.indices, values, y, weights)
 
     def clear(self) -> None:
         self.n = self.nnz = 0
         self.has_values = False
+
+
+@dataclass
+class WeightTotal:
+    """Sum and checksum of the weights of rows, in the order of the text."""
+
+    total: float = 0.0
+    crc32: int = 0
+    is_given: bool = False
+    _rows: int = 0
+
+    def add(self, weights: npt.NDArray[np.float64] | None, n_rows: int) -> None:
+        """Add the weights of rows; None for 1."""
+        if weights is not None and not self.is_given:
+            self.is_given, self.total = True, float(self._rows)
+        self._rows += n_rows
+        if self.is_given:
+            mine = np.ones(n_rows) if weights is None else weights
+            self.total += float(mine.sum())
+            self.crc32 = zlib.crc32(mine.tobytes(), self.crc32)
+
+    def record(self) -> dict[str, Any]:
+        """Return the entry for the manifest; empty if every weight is 1."""
+        if self.is_given and self.total == 0:
+            raise DataError("all weights of rows are 0; at least one must be above 0")
+        return {"weights": {"total": self.total, "crc32": self.crc32}} if self.is_given else {}
 
 
 class Deal:
@@ -170,11 +204,14 @@ class Dealer:
         size.
     decoded, is_kept
         As in `BlockWriter`.
+    names : NameTable, optional
+        Receives the names of features.
 
     Attributes
     ----------
     writer : BlockWriter
         Set when the first rows arrive.
+    weight : WeightTotal
     """
 
     def __init__(
@@ -188,7 +225,9 @@ class Dealer:
         largest: tuple[int, int] | None = None,
         decoded: DecodedChunks | None = None,
         is_kept: bool = True,
+        names: NameTable | None = None,
     ) -> None:
+        self.names, self.weight = names, WeightTotal()
         self._decoded, self._is_kept = decoded, is_kept
         self._folder, self._first, self._options = folder, first_block, options
         self._largest = largest
@@ -210,7 +249,9 @@ class Dealer:
     def add(self, text: CodedText, text_share: float) -> None:
         """Add a piece of text; `text_share` is the fraction of the input read so far."""
         text.complete(self.ids)
-        check_ids(self.ids, self._options)
+        add_names(self.names, text)
+        check_ids(self.ids, self._options, names=self.names)
+        self.weight.add(text.weights, len(text.labels))
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
         self.has_values |= text.values is not None
@@ -238,7 +279,10 @@ class Dealer:
                 continue
             part = slice(indptr[row], indptr[last])
             values = None if text.values is None else text.values[part]
-            batch.append(text.labels[row:last], indptr[row : last + 1], text.indices[part], values)
+            weights = None if text.weights is None else text.weights[row:last]
+            batch.append(
+                text.labels[row:last], indptr[row : last + 1], text.indices[part], values, weights
+            )
             row = last
 
     def _open(self, text_share: float) -> None:
@@ -293,9 +337,10 @@ class Dealer:
         if decoded is None:
             return
         self.writer.wait()  # for the rows before
-        room = room_for_rows(self.ids, self._options)
+        room = room_for_rows(self.ids, self._options, self.names)
         room = min(room, decoded.capacity * decoded.width(values))
         coming = batch.nnz * decoded.width(values) + 12 * batch.n
+        coming += 0 if batch.rows.weights is None else 8 * batch.n
         held = self.writer.n_held
         while held and decoded.nbytes(values) + coming * held // self.writer.n_blocks > room:
             held -= 1

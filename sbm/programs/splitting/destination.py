@@ -158,6 +158,10 @@ def _refuse_to_replace(target: Path, force: bool, ways: str) -> None:
         raise StoreError(f"{target} exists; {ways}")
     if target.exists() and not (target / store_files.MANIFEST).exists():
         raise StoreError(f"{target} exists and is not a store; --force does not replace it")
+    if target.exists() and (others := store_files.foreign_files(target)):
+        raise StoreError(
+            f"{target} also holds {others[0]}, which is not a file of sbm; move it elsewhere"
+        )
 
 
 def _recover(target: Path) -> None:

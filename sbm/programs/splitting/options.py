@@ -9,6 +9,8 @@ from sbm.engine.memory import INTERPRETER, Budget
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import LabelWords, NameTable
+from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE
 from sbm.units import format_size
 
@@ -35,6 +37,8 @@ class SplitOptions:
         Maximum number of threads; see `within`.
     mem : int
         Memory of the whole process in bytes, without the library that reads the input.
+    is_for_training : bool
+        Whether the rows are read for a training, in messages.
 
     Raises
     ------
@@ -53,6 +57,7 @@ class SplitOptions:
     min_count: int
     shards: int | None
     mem: int = 0
+    is_for_training: bool = False
 
     def __post_init__(self) -> None:
         blocks, shards = self.blocks, self.shards
@@ -90,6 +95,11 @@ class SplitOptions:
         return self.on_error == "skip"
 
     @property
+    def task(self) -> str:
+        """What memory is needed for, in messages."""
+        return "to read rows for training" if self.is_for_training else "to split"
+
+    @property
     def total(self) -> int:
         """Bytes of `mem` that can be used; more would only help with more ids."""
         return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
@@ -102,15 +112,16 @@ class SplitOptions:
         mem : int
             Bytes of the whole process.
         reserved : int
-            Bytes of `mem` for the library that reads the input.
+            Bytes of `mem` for the reader of the input: libraries, windows of decompressors.
 
         Raises
         ------
         MemoryPlanError
             Not even one thread fits; the message names the minimum.
         """
-        items = {"interpreter": INTERPRETER} | ({"library": reserved} if reserved else {})
-        fixed = Budget(mem, "to split", items)
+        items = {"interpreter": INTERPRETER}
+        items |= {"to read and decompress": reserved} if reserved else {}
+        fixed = Budget(mem, self.task, items)
         needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
         replace(fixed, items=items | needed).check()
         most = (fixed.left - 3 * batch_bytes(mem - reserved)) // PIECE_BYTES - 2
@@ -118,7 +129,8 @@ class SplitOptions:
 
     def with_less(self, progress: Progress) -> "SplitOptions":
         """Return options with less memory for another try, after memory ran out."""
-        less = smaller(self.within, self.total, "splitting")
+        doing = "reading rows" if self.is_for_training else "splitting"
+        less = smaller(self.within, self.total, doing)
         progress.note(
             f"out of memory with --mem {format_size(self.mem)}; starting over with "
             f"{format_size(less.mem)}"
@@ -132,7 +144,9 @@ class Reading:
 
     Attributes
     ----------
-    blocks, dtype, min_count, on_error, format, hash_bits, label, text, name
+    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
+        As in `sbm.split`.
+    feature_names, names, name
         As in `sbm.split`.
     keep_store : str, Path or None
         Store to write.
@@ -145,16 +159,56 @@ class Reading:
     format: str | None = None
     hash_bits: int | None = None
     label: str | None = None
-    text: Sequence[str] | None = None
+    categorical: Sequence[str] | None = None
+    weight: str | None = None
+    exclude: Sequence[str] = ()
+    feature_names: str | Path | Sequence[str] | None = None
+    names: bool = True
     name: str = "arrays"
     keep_store: str | Path | None = None
+
+    def input_options(self) -> InputOptions:
+        """Return how to read the inputs."""
+        return input_options(
+            self.format, self.hash_bits, self.label, self.categorical, self.weight, self.exclude,
+            self.feature_names, self.names,
+        )  # fmt: skip
 
     def options(self, seed: int, threads: int) -> SplitOptions:
         """Return the options of the split."""
         dtype = "float32" if self.dtype == "auto" else self.dtype
         return SplitOptions(
-            self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None
-        )
+            self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None,
+            is_for_training=True,
+        )  # fmt: skip
+
+
+def input_options(
+    format: str | None,  # noqa: A002  its name on the command line
+    hash_bits: int | None,
+    label: str | None,
+    categorical: Sequence[str] | None,
+    weight: str | None,
+    exclude: Sequence[str],
+    feature_names: str | Path | Sequence[str] | None,
+    names: bool,
+) -> InputOptions:
+    """Return how to read inputs, from the arguments of `sbm.split`.
+
+    Raises
+    ------
+    DataError, StoreError
+        The file of names is invalid or cannot be read.
+    """
+    table = NameTable() if names else None
+    if feature_names is not None:
+        if table is None:
+            raise SettingsError("feature_names is given, but names are left out; omit one")
+        table.read(feature_names)
+    chosen = None if categorical is None else tuple(categorical)
+    return InputOptions(
+        format, hash_bits, label, chosen, weight, tuple(exclude), names=table, words=LabelWords()
+    )
 
 
 def batch_bytes(mem: int) -> int:
@@ -162,14 +216,17 @@ def batch_bytes(mem: int) -> int:
     return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
 
 
-def room_for_rows(ids: IdTable, options: SplitOptions) -> int:
+def room_for_rows(ids: IdTable, options: SplitOptions, names: NameTable | None) -> int:
     """Return the bytes that decoded rows may take while text is read."""
     text = (options.threads + 2) * PIECE_BYTES
-    return options.mem - INTERPRETER - text - 3 * batch_bytes(options.mem) - 2 * ids.nbytes
+    tables = ids.nbytes + (0 if names is None else names.nbytes)
+    return options.mem - INTERPRETER - text - 3 * batch_bytes(options.mem) - 2 * tables
 
 
-def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None:
-    """Check that the ids, and `count_bytes` for their counts, fit in memory with the batches.
+def check_ids(
+    ids: IdTable, options: SplitOptions, count_bytes: int = 0, names: NameTable | None = None
+) -> None:
+    """Check that the ids, `count_bytes` for their counts, and the names fit with the batches.
 
     While features are counted there are no batches, but their memory stays reserved: a table that
     grows needs more than its final size.
@@ -180,12 +237,15 @@ def check_ids(ids: IdTable, options: SplitOptions, count_bytes: int = 0) -> None
         They do not fit.
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
+    needed += 0 if names is None else names.nbytes
     if INTERPRETER + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
         return
     what, twice = "ids and counts" if count_bytes else "ids", 2 * needed  # more may come
+    has_names = names is not None and len(names) > 0
+    what += " and names" if has_names else ""
     items = {
         "interpreter": INTERPRETER, "text": text,
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
         f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip
-    Budget(options.mem, "to split", items).check()
+    Budget(options.mem, options.task, items).check(", or --no-names" if has_names else "")

@@ -16,6 +16,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import convert_inputs
 from sbm.inputs.idtable import IdTable, count_codes, drop_unknown
+from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.programs.splitting.options import SplitOptions, check_ids
@@ -36,6 +37,8 @@ class FeatureCounter:
     ids : IdTable
         With `append`, the ids of the store, which are kept however few new rows have them.
     options : SplitOptions
+    names : NameTable, optional
+        Receives the names of features.
 
     Attributes
     ----------
@@ -44,8 +47,8 @@ class FeatureCounter:
         Totals so far.
     """
 
-    def __init__(self, ids: IdTable, options: SplitOptions) -> None:
-        self.ids = ids
+    def __init__(self, ids: IdTable, options: SplitOptions, names: NameTable | None = None) -> None:
+        self.ids, self._names = ids, names
         self._n_known = len(ids)
         self._options = options
         self._counts = np.zeros(max(1024, len(ids)), np.int32)
@@ -59,7 +62,8 @@ class FeatureCounter:
             counts = np.zeros(2 * len(self.ids), np.int32)
             counts[: len(self._counts)] = self._counts
             self._counts = counts
-        check_ids(self.ids, self._options, self._counts.nbytes)
+        add_names(self._names, text)
+        check_ids(self.ids, self._options, self._counts.nbytes, self._names)
         count_codes(text.indices, self._counts, self._options.min_count)
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
@@ -115,7 +119,7 @@ def count_features(
     Counted
     """
     again = [source.again() for source in sources]  # the counters are for the second reading
-    counter = FeatureCounter(ids, options)
+    counter = FeatureCounter(ids, options, names_of_features(sources))
     read_sources("count", again, counter, options, pool, progress)
     return Counted(again, counter.forget_rare(), counter.nnz)
 
@@ -126,7 +130,7 @@ def refuse_changed_sources(sources: list[Source], counted: Counted) -> None:
         if before.sha256 != source.sha256:
             raise DataError(
                 f"{source.name} changed between the two readings that --min-count needs; "
-                "split it again when it is complete"
+                "run the command again when it is complete"
             )
 
 
@@ -147,6 +151,8 @@ class CodedText:
     unknown : ndarray, shape (n_unknown,), int32
         Positions in `indices` without a code, in order.
     unknown_ids : ndarray, shape (n_unknown,), int64
+    names, weights
+        As in `ParsedText`.
     """
 
     labels: npt.NDArray[np.float64]
@@ -155,6 +161,8 @@ class CodedText:
     values: npt.NDArray[np.floating] | None
     unknown: npt.NDArray[np.int32]
     unknown_ids: npt.NDArray[np.int64]
+    names: NewNames | None = None
+    weights: npt.NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, parsed: ParsedText, ids: IdTable, buffers: Buffers) -> CodedText:
@@ -168,13 +176,15 @@ class CodedText:
         indices = buffers.take(len(parsed.ids), np.int32)
         unknown = ids.look_up(parsed.ids, indices)
         values = None if parsed.values is None else kept(parsed.values)
+        weights = None if parsed.weights is None else kept(parsed.weights)
         return cls(
-            kept(parsed.labels), kept(parsed.indptr), indices, values, unknown, parsed.ids[unknown]
-        )
+            kept(parsed.labels), kept(parsed.indptr), indices, values, unknown,
+            parsed.ids[unknown], parsed.names, weights,
+        )  # fmt: skip
 
     def give_back(self, buffers: Buffers) -> None:
         """Return the arrays to the buffers."""
-        buffers.give_back(self.labels, self.indptr, self.indices, self.values)
+        buffers.give_back(self.labels, self.indptr, self.indices, self.values, self.weights)
 
     def complete(self, ids: IdTable) -> None:
         """Assign codes to the unknown ids. Call for each piece in the order of the text."""
@@ -198,6 +208,17 @@ class CodedText:
             self, indices=self.indices[:nnz], values=values, unknown=self.unknown[nothing],
             unknown_ids=self.unknown_ids[nothing],
         )  # fmt: skip
+
+
+def add_names(names: NameTable | None, text: CodedText) -> None:
+    """Add the names of new features to a table. Call in the order of the text."""
+    if names is not None and text.names is not None:
+        names.add(*text.names)
+
+
+def names_of_features(sources: Sequence[Source]) -> NameTable | None:
+    """Return the table that receives the names of features; None if they are not kept."""
+    return sources[0].options.names
 
 
 class Labels:
@@ -227,11 +248,37 @@ class Labels:
         """Label of each code."""
         return list(self._table.keys[:MOST_LABELS].view(np.float64).tolist())
 
-    def describe(self) -> dict[str, Any] | None:
-        """Return the entry for the manifest; None for real-valued labels."""
+    def describe(
+        self, words: LabelWords | None = None, before: Sequence[str] = ()
+    ) -> dict[str, Any] | None:
+        """Return the entry for the manifest; None for real-valued labels.
+
+        Parameters
+        ----------
+        words : LabelWords, optional
+            How labels became numbers. Words in `before` keep their numbers; the others get the
+            next ones in alphabetical order.
+        before : sequence of str
+            Words of the store.
+
+        Raises
+        ------
+        DataError
+            There are too many words.
+        """
         if self.real:
+            if words is not None and words.numbers:
+                raise DataError(
+                    f"found more than {MOST_LABELS} distinct labels that are words; choose another "
+                    "column with --label"
+                )
             return None
-        return {"values": self.values, "counts": self._counts[: len(self._table)].tolist()}
+        entry = {"values": self.values, "counts": self._counts[: len(self._table)].tolist()}
+        if words is None or not words.numbers:
+            return entry
+        names = [*before, *sorted({*words.numbers} - {*before})]
+        final = {words.numbers[name]: float(k) for k, name in enumerate(names)}
+        return {**entry, "values": [final[v] for v in self.values], "names": names}
 
 
 class Taker(Protocol):

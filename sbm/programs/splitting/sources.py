@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
-from sbm.inputs.formats import open_inputs
+from sbm.inputs.arrow import frame_source, is_frame
+from sbm.inputs.formats import open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.store import blocks as store_files
@@ -40,15 +43,28 @@ def find_sources(
     """
     if store is not None:
         require_path(store, "the store")
+    if is_frame(inputs):
+        if append:
+            manifest = store_files.read_manifest(Path(str(store)))
+            options = replace(options, words=_words_of(manifest))
+            if (record := store_files.names_of(manifest)) is not None:
+                options = options.following(record, str(store))
+        if store is None:
+            raise SettingsError("a table has no file name; name the store: sbm.split(table, S)")
+        return [frame_source(inputs, name, with_hash_bits(options))], store
     names, chunks = _names_or_chunks(inputs)
     if chunks is not None:
         if store is None:
             raise SettingsError("chunks have no file name; name the store: sbm.split(chunks, S)")
-        return [chunk_source(chunks, name)], store
+        if append:
+            options = replace(options, words=_words_of(store_files.read_manifest(Path(store))))
+        return [chunk_source(chunks, name, options)], store
     if append and store is None:
         names, store = _find_store(names)
     if append and store is not None:
-        names_before = store_files.names_of(store_files.read_manifest(Path(store)))
+        manifest = store_files.read_manifest(Path(store))
+        options = replace(options, words=_words_of(manifest))
+        names_before = store_files.names_of(manifest)
         if names_before is not None:
             options = options.following(names_before, str(store))
     sources = open_inputs(names, options)
@@ -57,6 +73,14 @@ def find_sources(
     if store is None and sources[0].name == "-":
         raise SettingsError("standard input has no file name; name the store with -o")
     return sources, store
+
+
+def _words_of(manifest: dict[str, Any]) -> LabelWords:
+    """Return how labels of a store became numbers."""
+    if not manifest["rows"]:
+        return LabelWords()
+    names = (manifest["labels"] or {}).get("names", [])
+    return LabelWords({name: float(k) for k, name in enumerate(names)})
 
 
 def _names_or_chunks(

@@ -1,14 +1,15 @@
-"""Row weights: a text file with one number per line, in the order of the store's text.
+"""Row weights: those in a store, or a text file with one number per line.
 
-A store holds its rows in a random order. The deal is seeded and can be reconstructed, so weights
-are dealt like the rows and kept in a temporary file in the order of the store.
+The file is in the order of the store's text. A store holds its rows in a random order. The deal is
+seeded and can be reconstructed, so weights are dealt like the rows and kept in a temporary file in
+the order of the store.
 """
 
 import itertools
 import os
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,11 +21,12 @@ import numpy.typing as npt
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.inputs.text import expand_inputs, parse_sources
 from sbm.programs.splitting.deal import replay
-from sbm.store.blocks import BlockStore, Chunk
+from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
+from sbm.store.records import checksum
 from sbm.units import format_number
 
-__all__ = ["RowWeights"]
+__all__ = ["AnyWeights", "RowWeights", "StoredWeights"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,6 +39,30 @@ _REASONS = (
     "", _NO_WEIGHT, _NOT_FINITE, _BEHIND, _FEATURES, _BEHIND, _FEATURES, _NOT_FINITE, _FEATURES,
     _FEATURES,
 )  # fmt: skip
+
+
+class StoredWeights:
+    """Factors of the costs of a store's rows, which the store holds.
+
+    Attributes
+    ----------
+    total : float
+        Sum of all weights.
+    checksum : int
+        CRC-32 of the checksums of the weights.
+    """
+
+    def __init__(self, store: BlockStore) -> None:
+        kept = kept_generations(store.manifest)
+        self.total = float(sum(g.get("weights", {}).get("total", g["rows"]) for g in kept))
+        self.checksum = checksum([g.get("weights") for g in kept])
+
+    def read(self, chunk: Chunk, out: Floats) -> None:
+        """Leave `out` as it is: `BlockStore.read` has written the weights."""
+
+    def class_totals(self, store: BlockStore) -> list[float]:
+        """Return the total weight of each class, by class code. Reads the whole store."""
+        return _class_totals(store, store.read_weights)
 
 
 class RowWeights:
@@ -124,12 +150,23 @@ class RowWeights:
 
     def class_totals(self, store: BlockStore) -> list[float]:
         """Return the total weight of each class, by class code. Reads the whole store."""
-        totals = np.zeros(len(store.labels or []))
-        for chunk in itertools.chain(*store.chunks):
+
+        def read(chunk: Chunk) -> Floats:
             weights = np.empty(chunk.rows)
             self.read(chunk, weights)
-            totals += np.bincount(store.read_codes(chunk), weights, len(totals))
-        return [float(total) for total in totals]
+            return weights
+
+        return _class_totals(store, read)
+
+
+AnyWeights = RowWeights | StoredWeights
+
+
+def _class_totals(store: BlockStore, read: Callable[[Chunk], Floats]) -> list[float]:
+    totals = np.zeros(len(store.labels or []))
+    for chunk in itertools.chain(*store.chunks):
+        totals += np.bincount(store.read_codes(chunk), read(chunk), len(totals))
+    return [float(total) for total in totals]
 
 
 class _WeightText:

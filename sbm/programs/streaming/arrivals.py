@@ -128,6 +128,10 @@ class Needs:
 ANY = Needs(features=1 << 31, largest_id=DIRECT_LIMIT, hashed=True, labels=1 << 31, has_values=True)
 
 
+_NOTHING = np.empty(0, np.int64)
+_NEW_IDS = 1 << 14  # most ids that get codes before the plan is checked
+
+
 @dataclass
 class _CodedPiece:
     """A number of parsed rows, and their position in the source."""
@@ -136,7 +140,10 @@ class _CodedPiece:
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.floating] | None
-    n_features: int  # ids known after it
+    unknown: npt.NDArray[np.integer] = field(default_factory=_NOTHING.copy)  # as in `CodedText`
+    unknown_ids: npt.NDArray[np.int64] = field(default_factory=_NOTHING.copy)
+    coded: int = 0  # rows whose ids have codes
+    n_features: int = 0  # ids known after these
     source: Source | None = None
     text: CodedText | None = None
     begin: SourceProgress = field(default_factory=SourceProgress)
@@ -150,7 +157,31 @@ class _CodedPiece:
         own = slice(int(indptr[0]), int(indptr[-1]))
         arrays = {"y": self.y[self.done :], "lengths": np.diff(indptr).astype(np.int32)}
         arrays["indices"] = self.indices[own]
+        first = int(np.searchsorted(self.unknown, self.indptr[max(self.done, self.coded)]))
+        last = int(np.searchsorted(self.unknown, own.stop))
+        if first < last:
+            arrays["unknown"] = (self.unknown[first:last] - own.start).astype(np.int32)
+            arrays["unknown_ids"] = self.unknown_ids[first:last]
         return arrays if self.values is None else {**arrays, "values": self.values[own]}
+
+    def code(self, ids: IdTable) -> int:
+        """Give codes to ids of rows that were not gathered; return how many rows have codes.
+
+        That is at least one more row than was gathered, and few new ids.
+        """
+        if self.coded <= self.done:
+            begin = int(np.searchsorted(self.unknown, self.indptr[self.coded]))
+            rows = len(self.y)
+            if begin + _NEW_IDS < len(self.unknown):
+                place = self.unknown[begin + _NEW_IDS]
+                row = int(np.searchsorted(self.indptr, place, side="right")) - 1
+                rows = min(rows, max(row, self.done + 1))
+            end = int(np.searchsorted(self.unknown, self.indptr[rows]))
+            if begin < end:
+                self.indices[self.unknown[begin:end]] = ids.intern(self.unknown_ids[begin:end])
+            self.coded = rows
+        self.n_features = len(ids)
+        return self.coded
 
     def row_of(self, nonzeros: npt.NDArray[np.bool_]) -> int:
         """Return the row of the first marked nonzero after `done`; if there is none, the last."""
@@ -268,7 +299,10 @@ class Arrivals:
         while self._pending:
             rows = self._pending.popleft()
             indptr = np.concatenate([[0], np.cumsum(rows["lengths"], dtype=np.int64)])
-            yield _CodedPiece(rows["y"], indptr, rows["indices"], rows.get("values"), len(self.ids))
+            yield _CodedPiece(
+                rows["y"], indptr, rows["indices"].copy(), rows.get("values"),
+                rows.get("unknown", _NOTHING), rows.get("unknown_ids", _NOTHING),
+            )  # fmt: skip
 
         def coded(parsed: ParsedText) -> CodedText:
             return CodedText.of(parsed, self.ids, self._buffers)
@@ -281,12 +315,12 @@ class Arrivals:
         for source, text in pieces:
             if all(source is not one for one in self.sources):  # it replaced a file
                 self.sources.append(source)
-            text.complete(self.ids)
             y, refusal = self._encode(text, source)
             begin, end = source.before, source.done if refusal is None else source.before
             yield _CodedPiece(
-                y, text.indptr[: len(y) + 1], text.indices, text.values, len(self.ids), source,
-                text, begin, end, min(begin.skip, len(y)),
+                y, text.indptr[: len(y) + 1], text.indices, text.values, text.unknown,
+                text.unknown_ids, source=source, text=text, begin=begin, end=end,
+                done=min(begin.skip, len(y)),
             )  # fmt: skip
             if refusal is not None:
                 raise refusal
@@ -385,7 +419,7 @@ class Arrivals:
                 if not len(piece.y) and n and may_end():
                     break
                 continue
-            first, last = piece.done, min(len(piece.y), piece.done + len(into) - n)
+            first, last = piece.done, min(piece.code(self.ids), piece.done + len(into) - n)
             fitting = self._fitting(piece, last, needs.features, planned, room)
             piece.done += _take(piece, into, n, nnz, fitting - first, room - nnz)
             needs = self._grown(needs, piece, first, piece.done)

@@ -33,6 +33,7 @@ class Seen:
     labels: list[float] | None
     name: str = "the stream"
     label_counts: list[int] = field(default_factory=list)
+    label_names: list[str] = field(default_factory=list)
 
 
 def problems_of(settings: Settings, labels: list[float] | None) -> list[AnyProblem]:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
-from sbm.inputs.text import Source, is_packed
+from sbm.inputs.packed import is_packed
+from sbm.inputs.text import Source
 from sbm.settings import Settings, nearest
 from sbm.store.run import RECORD, Run, is_finished, run_folder
-from sbm.units import format_number, parse_duration
+from sbm.units import format_label, format_number, parse_duration
 
 __all__ = [
     "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",
@@ -262,7 +263,7 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     for label in settings.class_weight:
         if options.classes is not None and label not in options.classes:
             raise SettingsError(
-                f"class_weight names label {format_number(label)}, which is not in --classes"
+                f"class_weight names label {format_label(label)}, which is not in --classes"
             )
     if isinstance(settings.rounds, str) and settings.rounds != "auto":
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")

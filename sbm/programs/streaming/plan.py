@@ -76,7 +76,13 @@ def _text_bytes(mem: int) -> int:
 
 
 def plan_stream(
-    mem: int, cache_frac: float, shape: Shape, needs: Needs, dtype: str, what: str
+    mem: int,
+    cache_frac: float,
+    shape: Shape,
+    needs: Needs,
+    dtype: str,
+    what: str,
+    reserved: int = 0,
 ) -> StreamPlan:
     """Choose the sizes of a stream for a memory bound and the rows so far.
 
@@ -93,6 +99,8 @@ def plan_stream(
         Type of values other than 1.
     what : str
         The stream's name for messages.
+    reserved : int
+        Bytes for the windows of decompressors.
 
     Returns
     -------
@@ -111,6 +119,7 @@ def plan_stream(
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
     fixed = Budget(mem, f"for {what}", {
         "interpreter": INTERPRETER, "text": _text_bytes(mem), "overhead": OVERHEAD,
+        **({"to decompress": reserved} if reserved else {}),
     })  # fmt: skip
     average = max(1.0, needs.nnz / max(1, needs.rows))
     nnz = average * _SPARE_NNZ

@@ -23,6 +23,7 @@ from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model, choose_task, model_labels
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError
+from sbm.inputs.formats import reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
 from sbm.inputs.text import PIECE, Source
@@ -112,6 +113,7 @@ class Stream:
         self.path, self.opened, self.progress = path, opened, progress
         record, self._inputs = opened.record, [source.path for source in sources]
         self._mem = mem = self._usable_memory()
+        self._reserved = reader_memory(sources)
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
         self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
         self._totals = Totals(**record.get("totals", {}))
@@ -332,7 +334,7 @@ class Stream:
         """Return a plan with room for these needs and more."""
         frac, shape = float(self.opened.settings.cache_frac), learner_shape(self._problems(needs))
         dtype, name = self.opened.options.dtype, self.path.name
-        return plan_stream(mem or self._mem, frac, shape, needs, dtype, name)
+        return plan_stream(mem or self._mem, frac, shape, needs, dtype, name, self._reserved)
 
     def _labels(self, needs: Needs) -> list[float] | None:
         """Return the labels by class code for these needs; None for targets."""

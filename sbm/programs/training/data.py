@@ -10,6 +10,7 @@ from typing import Any
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import clock
 from sbm.errors import SettingsError
+from sbm.inputs.text import holds_tables
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.ranks import RANK, common_name, own_name
@@ -34,13 +35,18 @@ def store_named(data: Any) -> Path | None:
     if not isinstance(names, list | tuple) or not all(isinstance(x, str | Path) for x in names):
         return None
     paths = [Path(name) for name in names]
-    stores = [p for p in paths if p.is_dir() or p.suffix == ".sbm" or RANK in p.name]
+    stores = [p for p in paths if _is_folder(p) or p.suffix == ".sbm" or RANK in p.name]
     if stores and len(paths) > 1:
         raise SettingsError(
             f"{stores[0]} is a store; train on one store, or on text files, but not on several "
             "things at once"
         )
     return stores[0] if stores else None
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether this is a folder, but not one of tables."""
+    return path.is_dir() and not holds_tables(path)
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ from sbm.units import format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.options import Reading
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = ["Carried", "StartPoint", "TrainOptions", "TrainingPlan"]
 
@@ -164,7 +164,7 @@ class TrainingPlan:
     plan : MemoryPlan
     own : list of int
         The blocks of this rank.
-    weights : RowWeights or None
+    weights : RowWeights, StoredWeights or None
     itself : dict
         The identity of this training, stored in each checkpoint.
     reserved : int
@@ -190,7 +190,7 @@ class TrainingPlan:
     shape: Shape = field(init=False)
     plan: MemoryPlan = field(init=False)
     own: list[int] = field(init=False)
-    weights: RowWeights | None = field(init=False)
+    weights: AnyWeights | None = field(init=False)
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -236,7 +236,7 @@ class TrainingPlan:
         self._plan()
         n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
-        if is_wide(self.settings, self.store, n):
+        if not self.spare and is_wide(self.settings, self.store, self.share.problems):
             missing = self.plan.missing(self.own, self.reserved)
             check_memory_of_products(self.settings, self.plan, missing)
 
@@ -312,7 +312,8 @@ class TrainingPlan:
         """Return the shape for the memory plan, including the weights that rank 0 collects."""
         share, models = self.share, 2 if self.spare else 1
         problems = [*share.problems, *self.spare]
-        shape = shape_of(self.settings, self.store, problems, models, share.adding.size)
+        size, by_block = share.adding.size, share.by_block
+        shape = shape_of(self.settings, self.store, problems, models, size, by_block)
         if share.is_by_class and self.comm.rank == 0:
             others = sum(problem.n_outputs for problem in share.every)
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
@@ -396,7 +397,9 @@ class TrainingPlan:
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)
             )
-        record = run_to_resume(self.folder, self.itself, self.settings, self.options.resume)
+        record = run_to_resume(
+            self.folder, self.itself, self.settings, self.options.resume, self.store
+        )
         record = common_record(self.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
@@ -464,7 +467,7 @@ class TrainingPlan:
             f"{len(plan.parts)} blocks, {n_staying} stay in memory, cache {plan.cache_rows} rows; "
             f"memory: {plan.describe()}"
         )
-        kernels = kernels_of(self.settings, self.share.problems)
+        kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
         if self.options.test is not None:

@@ -31,7 +31,7 @@ from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
 from sbm.settings import Settings, option_name
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
 from sbm.store.run import Run
@@ -45,7 +45,7 @@ __all__ = [
 _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap.
-_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.001
+_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
 _FIRST = 0.1
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
@@ -63,11 +63,6 @@ def refuse_for_sparse(settings: Settings, processes: int) -> None:
         raise SettingsError(
             f"penalty {settings.penalty} needs a single process, but there are {processes}; "
             "train without --launch"
-        )
-    if settings.intercept:
-        raise SettingsError(
-            f"penalty {settings.penalty} does not support intercept; use --bias 100, whose weight "
-            "is penalised a hundredth as much"
         )
     for name in _OF_ROWS:
         if getattr(settings, name) != getattr(Settings, name):
@@ -220,9 +215,8 @@ def total_certificate(fits: Sequence[SparseFit], support: int = 0) -> Certificat
     """Return the certificate of models together."""
     primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
     gap = max(0.0, primal - bound)
-    scale = max(abs(primal), abs(bound))
-    relative = min(gap / scale, _MOST_GAP) if scale > 0 else 0.0
-    return Certificate(primal, bound, gap, relative, 0.0, support, support)
+    share = min(relative(gap, primal, bound), _MOST_GAP)
+    return Certificate(primal, bound, gap, share, 0.0, support, support)
 
 
 def sparse_problems(problems: Sequence[AnyProblem], settings: Settings) -> list[SparseProblem]:
@@ -288,12 +282,12 @@ class _SparseTraining:
             state.certificate = total_certificate(self.fits, support)
         certificate = state.certificate
         assert certificate is not None
-        if state.passes == 1 and self._n_nonzero() == 0:
-            self._say_least_cost()
         state.gaps.append(certificate.relative_gap)
         is_late = time_left(settings, self._begin) < 0
         is_last = certificate.relative_gap <= settings.tol or is_late
         is_last = is_last or state.passes >= settings.max_passes
+        if is_last:
+            self._say_least_cost()
         tested = self._test(is_last)
         work = Work()
         if not is_last:
@@ -310,9 +304,9 @@ class _SparseTraining:
 
     def _say_least_cost(self) -> None:
         """If all weights are 0 at the optimum, report the smallest C at which they are not."""
-        most = max(float(np.abs(fit.g).max(initial=0.0)) for fit in self.fits)
-        l1 = self.fits[0].problem.l1
-        if 0 < most <= l1:
+        penalized, l1 = self.fits[0].problem.penalized, self.fits[0].problem.l1
+        most = max(float(np.abs(penalized(fit.g)).max(initial=0.0)) for fit in self.fits)
+        if 0 < most <= l1 and not any(penalized(fit.w).any() for fit in self.fits):
             least = self._settings.C * l1 / most
             self._options.progress.stage(
                 f"all weights are 0 at -C {format_number(self._settings.C)}; "
@@ -398,7 +392,7 @@ class _SparseTraining:
             return
         record = Run.read(folders[0])
         was, chosen = record.get("settings", {}), self._settings
-        for name in ("penalty", "loss", "task", "bias"):
+        for name in ("penalty", "loss", "task", "bias", "intercept"):
             if was.get(name) != getattr(chosen, name):
                 raise SettingsError(
                     f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
@@ -407,10 +401,10 @@ class _SparseTraining:
         shape = record["shape"]
         earlier_blocks(folders[0], shape["blocks"], shape["files"], self._job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
-        n = self._job.store.n_features
+        n, has_bias = self._job.store.n_features, chosen.bias_value > 0
         for k, fit in enumerate(self.fits):
             w = earlier.get(f"w-{k}", np.empty(0))
-            old = min(n, len(w) - (chosen.bias > 0))
+            old = min(n, len(w) - has_bias)
             fit.w[:old] = w[:old]
             fit.w[n:] = w[old:][: len(fit.w) - n]
 

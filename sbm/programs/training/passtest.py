@@ -117,7 +117,8 @@ class PassTest:
         n_rows, right, squares = 0, 0, 0.0
         outputs = sum(W.shape[1] for W in weights)
         weights = [store.unscaled(W) for W in weights]
-        sources = sources_of(self.data, names_of(store.manifest))
+        words = dict(zip(store.label_names, store.labels or [], strict=False))
+        sources = sources_of(self.data, names_of(store.manifest), words=words)
         batches = read_batches(self.data, sources, table, outputs, 1, progress)
         for y, begins, ends, indices, values in batches:
             scores = [

@@ -54,6 +54,9 @@ RANK = "{rank}"
 _PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
+# With fewer classes a row of weights has few cache lines, and groups share some of them.
+_GROUP_CLASSES = 64
+_MOST_GROUPS = 8
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
@@ -61,6 +64,15 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
     if comm.size == 1:
         return list(flags)
     return [bool(column.any()) for column in comm.gather([float(flag) for flag in flags]).T]
+
+
+def _side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
+    """Divide one-vs-rest with many classes into groups that several threads solve."""
+    one = problems[0]
+    if not isinstance(one, MultiProblem) or one.loss.joint:
+        return problems
+    n = min(_MOST_GROUPS, one.n_outputs // _GROUP_CLASSES)
+    return list(one.groups(n)) if n > 1 else problems
 
 
 @dataclass
@@ -75,11 +87,14 @@ class WorkShare:
         All problems of the training.
     is_by_class : bool
         Whether each rank trains separate classes on all rows. Then no weights are added up.
+    by_block : bool
+        Whether the ranks have different blocks.
     """
 
     comm: Comm
     every: list[AnyProblem]
     is_by_class: bool
+    by_block: bool = False
 
     @classmethod
     def of(
@@ -92,14 +107,14 @@ class WorkShare:
         """Divide by class if there are enough independent classes and all ranks have all rows."""
         every = make_problems(settings, store, counts)
         if comm.size == 1:
-            return cls(comm, every, False)
+            return cls(comm, _side_by_side(every), False)
         one, classes = every[0], every
         if isinstance(one, MultiProblem) and not one.loss.joint:
             n = len(one.costs)
             classes = list(replace(one, first=0, n_outputs=n).groups(min(n, comm.size)))
-        is_whole = len(store.blocks_here) == store.n_blocks
-        if any_of(comm, not is_whole)[0] or len(classes) < comm.size:
-            return cls(comm, every, False)
+        by_block = any_of(comm, len(store.blocks_here) < store.n_blocks)[0]
+        if by_block or len(classes) < comm.size:
+            return cls(comm, every, False, by_block)
         return cls(comm, classes, True)
 
     @property

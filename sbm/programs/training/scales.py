@@ -104,16 +104,30 @@ def _deviations(
         np.add.at(counts, indices, 1.0)
         np.add.at(sums, indices, values)
         np.add.at(squares, indices, values * values)
-    squares -= sums * sums / np.maximum(counts, 1.0)  # around the mean
-    means = sums / np.maximum(counts, 1.0) + shifts
-    totals, every = counts.copy(), means * counts
+    # No more arrays than `FEATURE_BYTES`: the names change with what they hold.
+    term = np.maximum(counts, 1.0)
+    sums /= term
+    np.multiply(sums, sums, out=term)
+    term *= counts
+    squares -= term  # around the mean
+    sums += shifts
+    means, every, totals = sums, np.multiply(sums, counts, out=shifts), term
+    totals[:] = counts
     for array in (totals, every):
         comm.add_up(array)
-    every /= np.maximum(totals, 1.0)
-    squares += counts * (means - every) ** 2
+    np.divide(every, totals, out=every, where=totals > 0)
+    means -= every
+    means *= means
+    means *= counts
+    squares += means
     comm.add_up(squares)
-    squares += every**2 * totals * (n_rows - totals) / n_rows  # of the rows where it is 0
-    return np.sqrt(np.maximum(squares, 0.0) / n_rows)
+    every *= every
+    every *= totals
+    every *= np.subtract(n_rows, totals, out=totals)
+    every /= n_rows
+    squares += every  # of the rows where it is 0
+    squares /= n_rows
+    return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
 
 
 def differ(scales: Sequence[float] | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from sbm.alphas import Dense
 from sbm.engine.certificate import visit_all
-from sbm.engine.learners import Learner, LoadedBlock
+from sbm.engine.clock import clock
+from sbm.engine.engine import Engine
+from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
 from sbm.programs.training.ranks import any_of
@@ -23,7 +25,7 @@ from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
 from sbm.solver.step import Totals
 
-__all__ = ["NewtonPasses"]
+__all__ = ["NewtonPasses", "NewtonSteps"]
 
 _PIECES = 64  # more than the pieces of a block
 _LARGE_SAMPLE = 100  # rows per weight
@@ -36,12 +38,17 @@ def _its_rows(visit: LoadedBlock, learner: Learner, size: int) -> Rows:
     return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
 
 
-class NewtonPasses:
-    """Runs passes of a second-order method for all learners of a training.
+class NewtonSteps:
+    """The second-order methods of all learners of an engine.
 
     Parameters
     ----------
-    training : Training
+    engine : Engine
+    tol : float
+        Relative gap at which a learner is done.
+    is_wide, searches : bool
+        Whether to do without matrices, and whether to find step lengths in memory, for smooth
+        losses. All rows must stay there, and be those of every learner.
 
     Attributes
     ----------
@@ -49,106 +56,55 @@ class NewtonPasses:
         One per learner.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training, engine = training, training.engine
-        job, self.methods = training.job, list[Newton]()
-        searches = not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
-        # The optimum of a large sample is so near that whole steps are right.
-        n_weights = len(training.solvers[0].W)
-        searches = searches and piece_rows(job.store) < _LARGE_SAMPLE * n_weights
-        learners = [*training.learners, *training.spare_learners]
-        for learner in learners:
+    def __init__(
+        self, engine: Engine, tol: float, *, is_wide: bool = False, searches: bool = False
+    ) -> None:
+        self._engine, self._tol, self.methods = engine, tol, list[Newton]()
+        for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
-            if is_wide(training.settings, job.store, len(learners)):
+            if is_wide:
                 self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(*arguments, searches))
             else:
-                capacity = near_capacity(job.store, job.plan, len(learners))
+                capacity = near_capacity(
+                    engine.store, engine.plan, len(engine.learners), problem.intercept
+                )
                 self.methods.append(HingeNewton(*arguments, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
-        self._is_stored = True
+        self._is_stored = False
         self.best: dict[int, Certificate] = {}
         self.done: dict[int, Certificate] = {}
 
-    def run_pass(self) -> bool:
-        """Run a pass, log it and choose the next weights; return whether it was the last one."""
-        training, engine, state = self._training, self._training.engine, self._training.state
-        settings = training.settings
-        state.passes += 1
-        state.rounds.append(1)
-        state.mark = asdict(training.seconds)
-        gap = 1.0 if state.certificate is None else state.certificate.relative_gap
-        self._is_stored = len(training.learners) == 1 or gap < _NEARLY
-        active = [one for one in training.learners if one.number not in self.done]
-        try:
-            self._visit_all(active)
-        except KeyboardInterrupt:
-            # The first block may have set the weights, which is as if the pass had not begun.
-            state.passes -= 1
-            state.rounds.pop()
-            training.commit()
-            raise
-        found = {one.number: self.methods[one.number].certificate() for one in active}
-        certificates = found | self.done
-        certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
-        is_late = training.is_late()
-        is_last = is_late or certificate.relative_gap <= settings.tol
-        is_last = is_last or state.passes >= settings.max_passes
-        if is_last and not self._is_stored:
-            self._store(active)
-        if is_last:
-            certificates = {k: self._settle(k, one) for k, one in certificates.items()}
-            certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
-        for k, one in certificates.items():
-            solver = training.solvers[k]
-            solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
-        state.certificate = certificate
-        state.gaps.append(certificate.gap)
-        rows = training.job.store.n_rows * len(active)
-        done = Totals(gap=certificate.gap, visits=rows, updates=rows, rounds=1)
-        state.totals.add(done)
-        with engine.seconds.measure("solve"):
-            is_last = is_last or not self._move(active, found)
-        visits = max(self.methods[one.number].visits for one in active)
-        if not is_last:
-            state.rounds[-1] += visits
-        training.end_pass(done, certificate, is_late, is_last)
-        if not is_last:
-            training.commit_if_due()
-        return is_last
+    def visit(self, groups: Sequence[Group], what: str) -> dict[int, Certificate]:
+        """Read all rows for groups of learners, and evaluate them; return the certificates."""
+        active = [one for group in groups for one in group.learners]
+        self._visit_all(active, what, groups)
+        return {one.number: self.methods[one.number].certificate() for one in active}
 
-    def run_spare_pass(self) -> bool:
-        """Run a pass of the spare learners; return whether it was the last one."""
-        self._is_stored = False
-        active = [one for one in self._training.spare_learners if one.number not in self.done]
-        self._visit_all(active)
-        found = {one.number: self.methods[one.number].certificate() for one in active}
-        is_last = (
-            Certificate.total(list(found.values())).relative_gap <= self._training.settings.tol
-        )
-        with self._training.engine.seconds.measure("solve"):
-            return is_last or not self._move(active, found)
-
-    def _visit_all(self, active: list[Learner]) -> None:
-        """Add all rows to the sums of the active learners."""
-        engine, state = self._training.engine, self._training.state
+    def _visit_all(self, active: list[Learner], what: str, groups: Sequence[Group] = ()) -> None:
+        """Add all rows to the sums of the active learners; groups evaluate those held out."""
+        engine = self._engine
         for learner in active:
             self.methods[learner.number].start_pass()
-        visits = visit_all(engine, f"pass {state.passes}")
+        visits = visit_all(engine, what)
         first = list(itertools.islice(visits, 1))  # empty in a rank without blocks
         with engine.seconds.measure("solve"):
             self._begin(first, active)
         for visit in itertools.chain(first, visits):
             with engine.seconds.measure("solve"):
+                for group in groups:
+                    group.evaluate(visit.rows, visit.folds)
                 for learner in active:
+                    begin = clock()
                     self._visit(visit, learner)
+                    learner.seconds += clock() - begin
 
     def _begin(self, first: list[LoadedBlock], active: list[Learner]) -> None:
         """Start from about the optimum of some rows of the first block, in one of the ranks."""
-        store, comm = self._training.job.store, self._training.engine.comm
+        store, comm = self._engine.store, self._engine.comm
         new = [one for one in active if self.methods[one.number].is_new]
         if not new:
             return
@@ -158,13 +114,13 @@ class NewtonPasses:
         for learner in new:
             method = self.methods[learner.number]
             rows = _its_rows(first[0], learner, size) if comm.rank == rank else None
-            method.begin(rows, store.n_rows / sizes[rank], self._training.settings.tol)
+            method.begin(rows, store.n_rows / sizes[rank], self._tol)
             method.start_pass()
 
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
-        k, engine = learner.number, self._training.engine
-        alphas, size = [], piece_rows(self._training.job.store)
+        k, engine = learner.number, self._engine
+        alphas, size = [], piece_rows(engine.store)
         its_own = _its_rows(visit, learner, len(visit.rows))
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
@@ -172,26 +128,9 @@ class NewtonPasses:
         if self._is_stored:
             engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
 
-    def _store(self, active: list[Learner]) -> None:
-        """Store alphas in a pass of its own, if the last pass did not."""
-        engine = self._training.engine
-        for visit in visit_all(engine, "store"):
-            for learner in active:
-                alpha = Dense(self.methods[learner.number].respond(visit.rows))
-                engine.run.store(engine.home(learner.number, visit.block), alpha)
-
-    def _settle(self, k: int, certificate: Certificate) -> Certificate:
-        """Return to the base if the last weights are not better; return the certificate."""
-        method, best = self.methods[k], self.best.get(k)
-        if k in self.done or best is None or method.base is None or best.gap > certificate.gap:
-            return certificate
-        method.W[:] = method.base
-        method.base = None
-        return best
-
-    def _move(self, active: list[Learner], found: Mapping[int, Certificate]) -> bool:
+    def move(self, active: Sequence[Learner], found: Mapping[int, Certificate]) -> bool:
         """Choose the weights of the next pass; return whether there are any."""
-        tol, moved = self._training.settings.tol, False
+        tol, moved = self._tol, False
         for learner in active:
             k = learner.number
             method, certificate = self.methods[k], found[k]
@@ -222,8 +161,8 @@ class NewtonPasses:
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the state of the last checkpoint."""
-        names = [name for name in self._training.run.state_names() if name.startswith("newton_")]
-        arrays = self._training.run.read_state(names)
+        run = self._engine.run
+        arrays = run.read_state([name for name in run.state_names() if name.startswith("newton_")])
         for k, (method, mine) in enumerate(zip(self.methods, record["methods"], strict=True)):
             ours = {
                 bare_name(name): array for name, array in arrays.items() if number_in(name) == k
@@ -231,3 +170,96 @@ class NewtonPasses:
             method.restore(mine, ours)
         self.best = {int(k): Certificate(**one) for k, one in record["best"].items()}
         self.done = {int(k): Certificate(**one) for k, one in record["done"].items()}
+
+
+class NewtonPasses(NewtonSteps):
+    """Runs passes of a second-order method for all learners of a training.
+
+    Parameters
+    ----------
+    training : Training
+    """
+
+    def __init__(self, training: Training) -> None:
+        engine, job, settings = training.engine, training.job, training.settings
+        is_alone = not training.spare_learners
+        searches = is_alone and not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
+        # The optimum of a large sample is so near that whole steps are right.
+        is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
+        wide = is_alone and is_wide(settings, job.store, training.problems)
+        super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
+        self._training = training
+
+    def run_pass(self) -> bool:
+        """Run a pass, log it and choose the next weights; return whether it was the last one."""
+        training, engine, state = self._training, self._training.engine, self._training.state
+        settings = training.settings
+        state.passes += 1
+        state.rounds.append(1)
+        state.mark = asdict(training.seconds)
+        gap = 1.0 if state.certificate is None else state.certificate.relative_gap
+        self._is_stored = len(training.learners) == 1 or gap < _NEARLY
+        active = [one for one in training.learners if one.number not in self.done]
+        try:
+            self._visit_all(active, f"pass {state.passes}")
+        except KeyboardInterrupt:
+            # The first block may have set the weights, which is as if the pass had not begun.
+            state.passes -= 1
+            state.rounds.pop()
+            training.commit()
+            raise
+        found = {one.number: self.methods[one.number].certificate() for one in active}
+        certificates = found | self.done
+        certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        is_late = training.is_late()
+        is_last = is_late or certificate.relative_gap <= settings.tol
+        is_last = is_last or state.passes >= settings.max_passes
+        if is_last and not self._is_stored:
+            self._store(active)
+        if is_last:
+            certificates = {k: self._settle(k, one) for k, one in certificates.items()}
+            certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        for k, one in certificates.items():
+            solver = training.solvers[k]
+            solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
+        state.certificate = certificate
+        state.gaps.append(certificate.gap)
+        rows = training.job.store.n_rows * len(active)
+        done = Totals(gap=certificate.gap, visits=rows, updates=rows, rounds=1)
+        state.totals.add(done)
+        with engine.seconds.measure("solve"):
+            is_last = is_last or not self.move(active, found)
+        if not is_last:
+            state.rounds[-1] += max(self.methods[one.number].visits for one in active)
+        training.end_pass(done, certificate, is_late, is_last)
+        if not is_last:
+            training.commit_if_due()
+        return is_last
+
+    def run_spare_pass(self) -> bool:
+        """Run a pass of the spare learners; return whether it was the last one."""
+        self._is_stored = False
+        active = [one for one in self._training.spare_learners if one.number not in self.done]
+        found = self.visit([Group(active)], f"pass {self._training.state.passes}")
+        is_last = (
+            Certificate.total(list(found.values())).relative_gap <= self._training.settings.tol
+        )
+        with self._training.engine.seconds.measure("solve"):
+            return is_last or not self.move(active, found)
+
+    def _store(self, active: list[Learner]) -> None:
+        """Store alphas in a pass of its own, if the last pass did not."""
+        engine = self._training.engine
+        for visit in visit_all(engine, "store"):
+            for learner in active:
+                alpha = Dense(self.methods[learner.number].respond(visit.rows))
+                engine.run.store(engine.home(learner.number, visit.block), alpha)
+
+    def _settle(self, k: int, certificate: Certificate) -> Certificate:
+        """Return to the base if the last weights are not better; return the certificate."""
+        method, best = self.methods[k], self.best.get(k)
+        if k in self.done or best is None or method.base is None or best.gap > certificate.gap:
+            return certificate
+        method.W[:] = method.base
+        method.base = None
+        return best

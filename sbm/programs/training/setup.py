@@ -24,10 +24,11 @@ from sbm.engine.memory import (
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
+from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
-from sbm.programs.training.newton import bytes_of_matrices, row_bytes
+from sbm.programs.training.newton import bytes_of_matrices, is_wide, newton_row_bytes
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
@@ -35,7 +36,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
     "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "fits_newton",
@@ -138,20 +139,22 @@ def plan_of(
 
     def plan(mem: int) -> MemoryPlan:
         if settings.penalty != "l2":
-            return plan_columns(store, mem, shape, settings.weights is not None)
+            return plan_columns(store, mem, shape, has_weights(settings, store), settings.intercept)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
         return plan(bound)
     limit = system_limit()
-    found = within_limit(plan, settings.mem_bytes, limit, (progress or Progress()).note)
+    found = within_limit(plan, settings.mem_bytes, limit, Progress.of(progress).note)
     return found if limit is None else replace(found, mem=min(found.mem, limit.size))
 
 
 def fits_newton(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
 ) -> bool:
-    """Return whether Newton's method fits into memory, given its settings and problems."""
+    """Return whether Newton's method and its matrix fit into memory."""
+    if is_wide(settings, store, problems):
+        return False
     try:
         plan_of(settings, store, shape_of(settings, store, problems), bound)
     except MemoryPlanError:
@@ -172,11 +175,12 @@ def shape_of(
     problems: Sequence[AnyProblem],
     models: int = 1,
     processes: int = 1,
+    by_block: bool = False,
 ) -> Shape:
     """Return what the memory of a training depends on.
 
     With several models, rows have folds. With several ranks, each rank keeps the weights and
-    alphas of the start of a stretch.
+    alphas of the last sum.
 
     Parameters
     ----------
@@ -184,6 +188,8 @@ def shape_of(
         Those of the training.
     models, processes : int
         Number of models trained at the same time, and number of ranks.
+    by_block : bool
+        Whether the ranks have different blocks.
 
     Returns
     -------
@@ -193,25 +199,34 @@ def shape_of(
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
     targets, paired = not problems[0].classify, settings.class_blocks is not None
+    n_weights = store.n_features + (problems[0].bias > 0)
+    shared = 0
+    if processes > 1:
+        shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
-    n = len(problems)
-    more = 8 * (settings.weights is not None) + (models > 1) + row_bytes(settings, store, n)
     return Shape(
-        n_weights=store.n_features + (problems[0].bias > 0),
+        n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
-        row_bytes=4 * targets + more,
-        more_bytes=HELD_OUT_BYTES * settings.calibrate + COMM_BYTES * (processes > 1) + 8 * scaled,
-        noted_blocks=settings.sync_every if processes > 1 else 0,
-        hessian_bytes=bytes_of_matrices(settings, store, n),
+        row_bytes=4 * targets
+        + 8 * has_weights(settings, store)
+        + (models > 1)
+        + newton_row_bytes(settings, store, problems, models),
+        more_bytes=HELD_OUT_BYTES * settings.calibrate
+        + shared
+        + 8 * scaled
+        + 2 * store.names_bytes,
+        ranks=processes,
+        by_block=by_block,
+        hessian_bytes=bytes_of_matrices(settings, store, problems, models),
         first_bytes=max(
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=models,
-        may_join=settings.parts == "auto" and models == processes == 1 and not has_step,
+        may_join=settings.parts == "auto" and models == 1 and not has_step,
     )
 
 
@@ -264,7 +279,7 @@ def open_run(
 
 
 def class_counts(
-    settings: Settings, store: BlockStore, weights: RowWeights | None
+    settings: Settings, store: BlockStore, weights: AnyWeights | None
 ) -> list[float] | None:
     """Return the row weight per class for balanced class weights; None to use row counts."""
     if weights is None or settings.class_weight != "balanced":
@@ -272,9 +287,14 @@ def class_counts(
     return weights.class_totals(store)
 
 
+def has_weights(settings: Settings, store: BlockStore) -> bool:
+    """Return whether rows have weights, from a file or in the store."""
+    return settings.weights is not None or store.has_weights
+
+
 def read_weights(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folder: Path
-) -> RowWeights | None:
+) -> AnyWeights | None:
     """Read the row weights, if any, into the order of the store.
 
     Raises
@@ -282,16 +302,23 @@ def read_weights(
     DataError
         The file is missing or invalid.
     """
-    if settings.weights is None:
+    if not has_weights(settings, store):
         return None
-    if settings.weights != "-" and not Path(settings.weights).is_file():
+    # Most trainings have no weights.
+    from sbm.programs.splitting.weights import RowWeights, StoredWeights
+
+    weights: AnyWeights
+    if settings.weights is None:
+        weights = StoredWeights(store)
+    elif store.has_weights:
+        raise DataError(f"{store.name} has row weights; leave out --weights")
+    elif settings.weights != "-" and not Path(settings.weights).is_file():
         what = "is not a file" if Path(settings.weights).exists() else "does not exist"
         raise DataError(
             f"{settings.weights} {what}; expected a text file with one weight per row and line"
         )
-    from sbm.programs.splitting.weights import RowWeights  # most trainings have none
-
-    weights = RowWeights(store, settings.weights, folder)
+    else:
+        weights = RowWeights(store, settings.weights, folder)
     for problem in problems:
         if isinstance(problem, OneClass):
             problem.total = weights.total

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import SettingsError, StoreError
+from sbm.programs.training.warmstart import has_rows_of
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.manifest import checksum
+from sbm.store.manifest import origins
+from sbm.store.records import checksum
 from sbm.store.run import RECORD, Run, is_finished
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import RowWeights
+    from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
     "TrainingState", "bound_before", "identity", "is_of", "refuse_unfinished",
@@ -106,8 +108,8 @@ class TrainingState:
 
         Raises
         ------
-        KeyError, TypeError, ValueError
-            The record is invalid.
+        KeyError
+            It is the record of another method.
         """
         mine = {one.name: record[one.name] for one in fields(cls)}
         for name, kind in (
@@ -115,29 +117,18 @@ class TrainingState:
         ):  # fmt: skip
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
-        for name, usual in vars(cls()).items():
-            usual_kind = (int, float) if isinstance(usual, float) else type(usual)
-            if usual is not None and not isinstance(mine[name], usual_kind):
-                raise TypeError(f"{name} is {mine[name]!r}")
         return cls(**mine)
 
 
-def identity(settings: Settings, store: BlockStore, weights: "RowWeights | None") -> dict[str, Any]:
+def identity(settings: Settings, store: BlockStore, weights: "AnyWeights | None") -> dict[str, Any]:
     """Return what identifies a training, as JSON; the memory plan adds the shape."""
-    generations = [
-        {
-            "blocks": generation["blocks"],
-            "options": generation["options"],
-            "sources": [source["sha256"] for source in generation["sources"]],
-        }
-        for generation in store.manifest["generations"]
-    ]
+    known = origins(store.manifest)
     found = {
         "kind": "train",
         "settings": settings.to_dict(),
         "store": store.name,
         "store_rows": store.n_rows,
-        "data": checksum([store.manifest["blocks"], generations]),
+        "data": checksum([known[b["file"]] for b in store.manifest["blocks"]]),
         "weights": None if weights is None else weights.checksum,
     }
     plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
@@ -156,8 +147,7 @@ def bound_before(folder: Path, mine: Mapping[str, Any]) -> int | None:
         record = same_run(folder, mine)
     except StoreError:  # reported later
         return None
-    bound = None if record is None else record.get("bound")
-    return bound if type(bound) is int else None
+    return None if record is None else record.get("bound")
 
 
 def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -187,6 +177,7 @@ def refuse_unfinished(folder: Path) -> None:
         record = Run.read(folder)
         is_stream = record.get("kind") == "stream"
         if is_stream or not is_finished(record):
+            Run.require_free(folder)
             what = "a stream" if is_stream else "an unfinished training"
             raise StoreError(
                 f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
@@ -195,7 +186,11 @@ def refuse_unfinished(folder: Path) -> None:
 
 
 def run_to_resume(
-    folder: Path, mine: Mapping[str, Any], settings: Settings, resume: bool | None
+    folder: Path,
+    mine: Mapping[str, Any],
+    settings: Settings,
+    resume: bool | None,
+    store: BlockStore,
 ) -> dict[str, Any] | None:
     """Return the record of the run to resume, finished or not; None to start over.
 
@@ -208,6 +203,7 @@ def run_to_resume(
     settings : Settings
     resume : bool or None
         True: fail if there is nothing to resume. False: start over.
+    store : BlockStore
 
     Raises
     ------
@@ -231,10 +227,11 @@ def run_to_resume(
             f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
             "-o, or replace it with --fresh"
         )
-    reason = _difference(record, mine, settings)
+    reason = _difference(record, mine, settings, store)
     if reason is None:
         return _if_there_is_more(record, settings)
     if resume or not (is_finished(record) or settings.warm_start is not None):
+        Run.require_free(folder)
         state = "a finished" if is_finished(record) else "an unfinished"
         text = f"{folder} holds {state} training {reason}"
         raise StoreError(text) if "other data" in reason else SettingsError(text)
@@ -242,7 +239,7 @@ def run_to_resume(
 
 
 def _difference(
-    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings
+    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings, store: BlockStore
 ) -> str | None:
     """Return the difference between two trainings and the remedy as text; None if equal."""
     free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
@@ -258,10 +255,8 @@ def _difference(
             "or --fresh to start over"
         )
     if record.get("data") != mine["data"]:
-        return (
-            f"on other data than {mine['store']} has now; use --fresh to start over, or "
-            "--warm-start to start from its alphas"
-        )
+        warm = ", or --warm-start to start from its alphas" if has_rows_of(record, store) else ""
+        return f"on other data than {store.name} has now; use --fresh to start over{warm}"
     if record.get("weights") != mine["weights"]:
         return "with other row weights; use --fresh to start over"
     if record.get("own") != mine.get("own"):
@@ -271,8 +266,8 @@ def _difference(
         )
     if record.get("shape") != mine["shape"]:
         return (
-            "with different blocks, cut by another version of sbm; use --fresh to start over, "
-            "or --warm-start to start from its alphas"
+            "with blocks cut differently, from a text in place of its store or by another version "
+            "of sbm; use --fresh to start over, or --warm-start to start from its alphas"
         )
     return None
 

@@ -187,7 +187,7 @@ class Training:
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
             self.options.progress, held_out=held_out, weights=job.weights,
             read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
-            pauses=Pauses(self.is_late, self._after_stretch, self._stop_if_asked),
+            pauses=Pauses(self.is_late, self._after_step, self._stop_if_asked),
             staying=job.plan.staying(job.own, job.reserved),
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
@@ -416,8 +416,7 @@ class Training:
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
         state.gaps.append(done.gap)
-        scale = max(abs(self.dual), self.problems[0].unit)
-        return state.watch.is_due(done.gap, scale, self.job.plan.is_whole)
+        return state.watch.is_due(done.gap, self.dual, self.job.plan.is_whole)
 
     def certify(self, is_last: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
@@ -490,7 +489,7 @@ class Training:
             self.job.may_plan_with_less = True  # all ranks raise this error
             raise MemoryError
 
-    def _after_stretch(self) -> None:
+    def _after_step(self) -> None:
         """Write a checkpoint during a pass if it is due."""
         self.commit_if_due(math.inf)  # only `checkpoint_every` counts
 

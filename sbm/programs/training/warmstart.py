@@ -27,9 +27,10 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.manifest import origins
 from sbm.store.run import RECORD, Run, run_folder, runs_here
 
-__all__ = ["PreviousRun", "earlier_blocks", "find_run", "last_run", "shape_record"]
+__all__ = ["PreviousRun", "earlier_blocks", "find_run", "has_rows_of", "last_run", "shape_record"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,9 +39,9 @@ def shape_record(
     store: BlockStore, plan: MemoryPlan, problems: Sequence[AnyProblem]
 ) -> dict[str, Any]:
     """Return what a run must record so that another training can start from it, as JSON."""
-    blocks = store.manifest["blocks"]
+    blocks, known = store.manifest["blocks"], _contents(store)
     return {
-        "blocks": [_sizes(entry) for entry in blocks],
+        "blocks": [known[entry["file"]] for entry in blocks],
         "files": [entry["file"] for entry in blocks],
         "parts": [[list(astuple(piece)) for piece in part.pieces] for part in plan.parts],
         "outputs": [problem.n_outputs for problem in problems],
@@ -48,9 +49,11 @@ def shape_record(
     }
 
 
-def _sizes(entry: dict[str, Any]) -> list[int]:
-    """Return what identifies the content of a block: rows, nonzeros, bytes and checksum."""
-    return [entry[name] for name in ("rows", "nnz", "bytes", "crc32")]
+def _contents(store: BlockStore) -> dict[str, list[int]]:
+    """Return what identifies the rows of each block, expired ones too, by file."""
+    known = origins(store.manifest)
+    blocks = [*store.manifest["blocks"], *store.expired_blocks]
+    return {b["file"]: [b["rows"], b["nnz"], known[b["file"]]] for b in blocks}
 
 
 def last_run(model: Path) -> list[Path]:
@@ -134,7 +137,12 @@ class _EarlierRecord:
                 [[Piece(*piece) for piece in part] for part in shape["parts"]],
                 list(shape["outputs"]), bool(shape["listed"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
+            rows = [0] * len(found.blocks)
+            for piece in itertools.chain(*found.parts):
+                rows[piece.block] += piece.rows
+            if rows != [block[0] for block in found.blocks]:
+                raise ValueError("its parts do not have the rows of its blocks")
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StoreError(
                 f"{folder} has no alphas to start from ({error}); leave out --warm-start"
             ) from error
@@ -211,8 +219,20 @@ def _last_common(folders: Sequence[Path]) -> list[dict[str, Any]]:
     return [commits[max(common)] for commits in every]
 
 
+def _has(store: BlockStore, contents: list[list[int]], files: list[str]) -> bool:
+    """Return whether a store has or had blocks, as in the ``shape`` of a record."""
+    ever = _contents(store)
+    return [ever.get(file) for file in files] == contents
+
+
+def has_rows_of(record: Mapping[str, Any], store: BlockStore) -> bool:
+    """Return whether a store has or had the rows of an earlier training, given its record."""
+    shape = record.get("shape")
+    return shape is not None and _has(store, shape["blocks"], shape["files"])
+
+
 def earlier_blocks(
-    folder: Path, sizes: list[list[int]], files: list[str], store: BlockStore
+    folder: Path, contents: list[list[int]], files: list[str], store: BlockStore
 ) -> dict[int, int]:
     """Return the earlier number of each block that an earlier training had.
 
@@ -220,7 +240,7 @@ def earlier_blocks(
     ----------
     folder : Path
         Its run.
-    sizes, files : list
+    contents, files : list
         As in the ``shape`` of its record.
     store : BlockStore
 
@@ -230,11 +250,11 @@ def earlier_blocks(
         It was trained on other data.
     """
     now = store.manifest["blocks"]
-    ever = {entry["file"]: _sizes(entry) for entry in [*now, *store.expired_blocks]}
-    if [ever.get(file) for file in files] != sizes:
+    if not _has(store, contents, files):
         raise StoreError(
-            f"{folder} was trained on other data than {store.name}, and not just "
-            "before blocks were appended or expired; leave out --warm-start"
+            f"{folder} was trained on other data than {store.name}, or on rows dealt to blocks "
+            "differently (--blocks, --seed, --mem), and not just before blocks were appended or "
+            "expired; leave out --warm-start"
         )
     was = {file: number for number, file in enumerate(files)}
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
@@ -364,7 +384,12 @@ class PreviousRun:
         chunks = self._store.chunks[piece.block]
         begins = itertools.accumulate((chunk.rows for chunk in chunks), initial=0)
         rows = list(itertools.starmap(np.arange, itertools.pairwise(begins)))
-        return np.concatenate(rows[piece.first :: piece.step])
+        mine = rows[piece.first :: max(1, piece.step)]
+        if sum(map(len, mine)) != piece.rows or piece.step < 1:
+            raise StoreError(
+                f"{self.folder} has parts that are not pieces of blocks; leave out --warm-start"
+            )
+        return np.concatenate(mine) if mine else np.empty(0, np.int64)
 
     def start(self, engine: Engine) -> Certificate:
         """Set the learners' W and alphas; return the certificate of this start.

@@ -17,6 +17,7 @@ from sbm.engine.pace import choose_rounds
 from sbm.engine.problems import label_places, model_labels
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
+from sbm.programs.training.second_order import NewtonSteps
 from sbm.programs.tuning.grid import Candidate, Evaluation, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
@@ -60,6 +61,9 @@ class Tuning:
             evaluation = Evaluation(grid.metric, labels, places)
             group = Group(list(itertools.islice(learners, len(mine))), evaluation)
             self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, evaluation))
+        self.newton: NewtonSteps | None = None
+        if self.settings.solver == "newton":
+            self.newton = NewtonSteps(engine, LOOSER * self.settings.tol)
         self.passes = 0
         self.rounds: list[int] = []
         self.given_up: set[float] = set()
@@ -80,6 +84,9 @@ class Tuning:
             "bytes_read": self.engine.reader.bytes_read,
             "candidates": [candidate.record() for candidate in self.candidates],
         }
+        if self.newton is not None:
+            tuning["newton"] = self.newton.record()
+            state |= self.newton.arrays()
         self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
 
     def resume(self, record: Mapping[str, Any]) -> None:
@@ -99,6 +106,8 @@ class Tuning:
                 candidate.restore(one)
             self.engine.reader.bytes_read = tuning["bytes_read"]
             restore(self.engine, record["engine"], self._run)
+            if self.newton is not None:
+                self.newton.restore(tuning["newton"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
                 f"cannot resume {self._run.folder} ({error}); use --fresh to start over"
@@ -120,16 +129,22 @@ class Tuning:
         active = self.active
         for candidate in active:
             # Do not evaluate at the poor weights of the first half of the first pass.
-            fresh = candidate.passes == 0 and self.passes == 1
+            fresh = candidate.passes == 0 and self.passes == 1 and self.newton is None
             n_rows = self.engine.store.n_rows
             candidate.evaluation.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
-        totals, self._free = self.engine.run_pass(
-            self.passes, [c.group for c in active], "tune, pass"
-        )
-        for candidate in active:
+        groups = [c.group for c in active]
+        if self.newton is not None:
+            found = self.newton.visit(groups, f"tune, pass {self.passes}")
+            gaps = [self._move(self.newton, c, found) for c in active]
+        else:
+            totals, self._free = self.engine.run_pass(self.passes, groups, "tune, pass")
+            gaps = [self._estimate(c, totals) for c in active]
+        for candidate, gap in zip(active, gaps, strict=True):
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
-            self._look_at(candidate, totals)
+            candidate.gap = gap
+            if gap <= LOOSER * self.settings.tol:
+                candidate.set_active(False)
 
     def _next_rounds(self) -> int:
         """Return the rounds of the next pass; ``auto`` is 1, enough for the looser tolerance."""
@@ -155,7 +170,10 @@ class Tuning:
         C = self.waiting.pop(0)
         for source, target in zip(self._of(top), self._of(C), strict=True):
             for a, b in zip(source.learners, target.learners, strict=True):
-                fork(self.engine, a, b, C / top)
+                if self.newton is not None:
+                    b.solver.W[:] = a.solver.W
+                else:
+                    fork(self.engine, a, b, C / top)
             target.set_active(True)
 
     def _is_trusted(self, C: float) -> bool:
@@ -174,12 +192,20 @@ class Tuning:
         best = max(means, key=lambda C: means[C])
         return best if math.isfinite(means[best]) else None
 
-    def _look_at(self, candidate: Candidate, totals: Mapping[int, Totals]) -> None:
-        """Update a candidate's gap, and pause it if the gap is small enough."""
+    def _estimate(self, candidate: Candidate, totals: Mapping[int, Totals]) -> float:
+        """Return the relative gap of a candidate, estimated in the last pass."""
         gap, dual = candidate.group.estimate(totals)
-        candidate.gap = gap / max(abs(dual), 1e-300)
-        if candidate.gap <= LOOSER * self.settings.tol:
-            candidate.set_active(False)
+        return gap / max(abs(dual), 1e-300)
+
+    def _move(
+        self, newton: NewtonSteps, candidate: Candidate, found: Mapping[int, Certificate]
+    ) -> float:
+        """Choose a candidate's next weights, unless its gap is small enough; return the gap."""
+        gap = Certificate.total([found[x.number] for x in candidate.learners]).relative_gap
+        if gap > LOOSER * self.settings.tol:
+            with self.engine.seconds.measure("solve"):
+                candidate.set_active(newton.move(candidate.learners, found))
+        return gap
 
     def _figure(self, candidate: Candidate) -> float:
         return self.grid.metric.sign * candidate.evaluation.figure
@@ -219,9 +245,13 @@ class Tuning:
         for candidate in left:
             candidate.evaluation.clear()
             candidate.set_active(True)
-        found = certify_each(self.engine, [c.group for c in left])
+        groups = [c.group for c in left]
+        if self.newton is not None:
+            found = self.newton.visit(groups, "certify")
+        else:
+            found = {k: one for k, (one, _) in certify_each(self.engine, groups).items()}
         for candidate in left:
-            parts = [found[x.number][0] for x in candidate.learners]
+            parts = [found[x.number] for x in candidate.learners]
             candidate.certificate = Certificate.total(parts)
             candidate.metrics.append(self._figure(candidate))
 

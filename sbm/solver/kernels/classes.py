@@ -8,11 +8,13 @@ last row has the weights of the bias feature, which is not stored in rows. `deci
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import prefetch, rounding
+from sbm.solver.kernels.common import prefetch, rounding, touch
+from sbm.solver.kernels.vectors import add8, add_sizes8, largest8, store8, zeros8
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
-    "decision_error", "move", "prefetch_weights", "put_columns", "squared_norm", "take_columns",
+    "decision_error", "move", "move_damped", "prefetch_weights", "put_columns", "squared_norm",
+    "take_columns",
 ]  # fmt: skip
 
 # Sums over the classes of a row may be computed in any order, so they are vectorized. No value of
@@ -39,27 +41,28 @@ def prefetch_weights(W, indices, begin, length):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _dot8(indices, values, begin, end, W, k, z):
-    """Write z[k : k + 8]; eight sums stay in registers over all nonzeros."""
-    z0 = z1 = z2 = z3 = z4 = z5 = z6 = z7 = 0.0
+    """Write z[k : k + 8]; eight sums stay in a register over all nonzeros."""
+    outputs = np.uint64(W.shape[1])
+    sums = zeros8()
     for p in range(begin, end):
-        f = np.uint32(indices[p])
         v = 1.0 if values is None else np.float64(values[p])
-        z0 += v * W[f, k]
-        z1 += v * W[f, k + np.uint64(1)]
-        z2 += v * W[f, k + np.uint64(2)]
-        z3 += v * W[f, k + np.uint64(3)]
-        z4 += v * W[f, k + np.uint64(4)]
-        z5 += v * W[f, k + np.uint64(5)]
-        z6 += v * W[f, k + np.uint64(6)]
-        z7 += v * W[f, k + np.uint64(7)]
-    z[k] = z0
-    z[k + np.uint64(1)] = z1
-    z[k + np.uint64(2)] = z2
-    z[k + np.uint64(3)] = z3
-    z[k + np.uint64(4)] = z4
-    z[k + np.uint64(5)] = z5
-    z[k + np.uint64(6)] = z6
-    z[k + np.uint64(7)] = z7
+        sums = add8(sums, v, W, np.uint64(np.uint32(indices[p])) * outputs + k)
+    store8(sums, z, k)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dot16(indices, values, begin, end, W, k, m, z):
+    """Write z[k : k + 8] and z[m : m + 8]."""
+    outputs = np.uint64(W.shape[1])
+    sums = zeros8()
+    others = zeros8()
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        first = np.uint64(np.uint32(indices[p])) * outputs
+        sums = add8(sums, v, W, first + k)
+        others = add8(others, v, W, first + m)
+    store8(sums, z, k)
+    store8(others, z, m)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -94,13 +97,16 @@ def decide(indices, values, begin, end, W, bias, z):
     """Write z = W'x of one row. Blocks of classes may overlap, as values are not added to."""
     outputs = np.uint64(W.shape[1])
     k = np.uint64(0)
-    while k + np.uint64(8) <= outputs:
-        _dot8(indices, values, begin, end, W, k, z)
-        k += np.uint64(8)
-    if outputs >= np.uint64(4):
-        if k + np.uint64(4) < outputs:
-            _dot4(indices, values, begin, end, W, k, z)
+    if outputs >= np.uint64(8):
+        last = outputs - np.uint64(8)
+        while k + np.uint64(8) < outputs:
+            _dot16(indices, values, begin, end, W, k, min(k + np.uint64(8), last), z)
+            k += np.uint64(16)
         if k < outputs:
+            _dot8(indices, values, begin, end, W, last, z)
+    elif outputs >= np.uint64(4):
+        _dot4(indices, values, begin, end, W, k, z)
+        if outputs > np.uint64(4):
             _dot4(indices, values, begin, end, W, outputs - np.uint64(4), z)
     else:
         while k < outputs:
@@ -124,7 +130,7 @@ def decide_few(indices, values, begin, end, W, bias, few, m, z):
             z[j] += v * W[f, np.uint32(few[j])]
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
 def squared_norm(values, begin, end):
     """Return |x|² of one row."""
     if values is None:
@@ -150,21 +156,38 @@ def move(indices, values, begin, end, W, bias, columns, steps, n_steps):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _size8(indices, values, begin, end, W, k):
-    """Return the largest Σ |x_f W_fc| of the eight classes c starting at k."""
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+def move_damped(
+    indices, values, begin, end, W, bias, columns, steps, n_steps,
+    damping, damping_extra, code, touched,
+):  # fmt: skip
+    """Do the same, each row of W times its damping, and list these rows; see `add_damped`."""
+    is_listed = len(touched) > 0
+    n = np.int64(touched[0]) if is_listed else 0
     for p in range(begin, end):
         f = np.uint32(indices[p])
         v = 1.0 if values is None else np.float64(values[p])
-        s0 += abs(v * W[f, k])
-        s1 += abs(v * W[f, k + np.uint64(1)])
-        s2 += abs(v * W[f, k + np.uint64(2)])
-        s3 += abs(v * W[f, k + np.uint64(3)])
-        s4 += abs(v * W[f, k + np.uint64(4)])
-        s5 += abs(v * W[f, k + np.uint64(5)])
-        s6 += abs(v * W[f, k + np.uint64(6)])
-        s7 += abs(v * W[f, k + np.uint64(7)])
-    return max(max(max(s0, s1), max(s2, s3)), max(max(s4, s5), max(s6, s7)))
+        bucket = code[f] & np.uint8(127)
+        if is_listed:
+            _, n = touch(f, code, touched, n)
+        v *= damping[bucket]
+        for j in range(n_steps):
+            W[f, np.uint32(columns[j])] += v * steps[j]
+    if is_listed:
+        touched[0] = n
+    if bias > 0.0:
+        for j in range(n_steps):
+            W[W.shape[0] - 1, np.uint32(columns[j])] += damping_extra * bias * steps[j]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _size8(indices, values, begin, end, W, k):
+    """Return the largest Σ |x_f W_fc| of the eight classes c starting at k."""
+    outputs = np.uint64(W.shape[1])
+    sums = zeros8()
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        sums = add_sizes8(sums, v, W, np.uint64(np.uint32(indices[p])) * outputs + k)
+    return largest8(sums)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -20,31 +20,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN",
-    "add",
-    "add_sums",
-    "dot",
-    "dot_within",
-    "exp",
-    "hinge_gap",
-    "hinge_gap_within",
-    "is_last",
-    "is_solved",
-    "log1p",
-    "log_ratio",
-    "mix",
-    "new_order",
-    "permute",
-    "place_of",
-    "prefetch",
-    "prefetch_ahead",
-    "prefetch_coming",
-    "prefetch_row",
-    "rounding",
-    "rows_left",
-    "sign_and_cost",
-    "start_rounds",
-    "step_in_box",
+    "GOLDEN", "SEEN", "add", "add_damped", "add_sums", "damped_square", "dot", "dot_within",
+    "exp", "given_order", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
+    "log_ratio", "mix", "new_order", "permute", "place_of", "prefetch", "prefetch_ahead",
+    "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "rows_left", "sign_and_cost",
+    "start_rounds", "step_in_box", "touch",
 ]  # fmt: skip
 
 
@@ -95,6 +75,15 @@ def new_order(order, m, chunk, state):
     chunks = (m + (1 << bits) - 1) >> bits
     state[0] = permute(order, chunks, state[0])
     return chunks << bits, bits
+
+
+@njit(nogil=True, error_model="numpy")
+def given_order(order, chunk):
+    """Return (the number of places, log2 of the chunk size) if `order` has the chunks to visit."""
+    bits = 0
+    while 1 << bits < chunk:
+        bits += 1
+    return len(order) << bits, bits
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -328,6 +317,68 @@ def add(indices, values, begin, end, w, step):
     else:
         for p in range(begin, end):
             w[np.uint32(indices[p])] += step * np.float64(values[p])
+
+
+# If several processes add up their changes of W, the code of a weight is the number of its bucket,
+# plus SEEN after this process changed the weight.
+SEEN = np.uint8(128)
+_MOST_REST = np.uint8(8)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def damped_square(indices, values, begin, end, damping, code):
+    """Return Σ damping x² of one row."""
+    a = 0.0
+    for p in range(begin, end):
+        v = 1.0 if values is None else np.float64(values[p])
+        a += v * v * damping[code[np.uint32(indices[p])] & np.uint8(127)]
+    return a
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def touch(j, code, touched, n):
+    """List weight j as changed; return its bucket, and the number n of changed weights.
+
+    They follow `touched[0]` as far as there is room. New ones are rare enough to be mispredicted,
+    so there is no branch.
+    """
+    mine = code[j]
+    code[j] = mine | SEEN
+    touched[min(n + 1, len(touched) - 1)] = j
+    return mine & np.uint8(127), n + (mine < SEEN)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def add_damped(indices, values, begin, end, w, step, damping, code, touched):
+    """Add step times one row to w, each entry times its damping, and list these weights.
+
+    `touched[0]` is the number of listed weights; if `touched` is empty, none is listed.
+    """
+    if len(touched) == 0:
+        for p in range(begin, end):
+            j = np.uint32(indices[p])
+            v = step if values is None else step * np.float64(values[p])
+            w[j] += v * damping[code[j] & np.uint8(127)]
+        return
+    n = np.int64(touched[0])
+    for p in range(begin, end):
+        j = np.uint32(indices[p])
+        v = step if values is None else step * np.float64(values[p])
+        bucket, n = touch(j, code, touched, n)
+        w[j] += v * damping[bucket]
+    touched[0] = n
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def rest_longer(rest, is_at_rest):
+    """Return how a row is left alone after a visit: the turns to skip, + 16 times their period.
+
+    A row at rest skips 1, then 3, then 7 turns.
+    """
+    if not is_at_rest:
+        return np.uint8(0)
+    period = min(_MOST_REST, np.uint8(2) * max(np.uint8(1), rest >> np.uint8(4)))
+    return np.uint8((period << np.uint8(4)) + period - np.uint8(1))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

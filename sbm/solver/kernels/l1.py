@@ -7,8 +7,7 @@ the losses. The optimality conditions are g_j = r sign(w_j) + (1-r) w_j if w_j i
 A Newton step minimises the quadratic model of the losses plus the penalty by coordinate descent.
 It keeps e = -H X d, where H is the diagonal curvature of the losses and d the step, so that a visit
 of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012, newGLMNET). A
-line search then finds the length of the step. Where a weight moved far, the model was poor: these
-weights are then minimised one by one, with the losses themselves.
+line search then finds the length of the step.
 
 The certificate. For any θ, and for r < 1,
 
@@ -25,6 +24,11 @@ Terms of a row, for a cost C and q = loss slope:
     squared_error   f = (t - z)²             θ = 2 C e, e = t - z                D = C (2et - e²)
 
 H(q) is the entropy -q log q - (1-q) log(1-q). A factor s multiplies q, b and e.
+
+An intercept is the weight of the bias feature, of value 1, without a penalty. It adds the condition
+Σ θ_i = 0 to the dual point. The larger one of Σ θ_i > 0 and Σ -θ_i > 0 is scaled down to the other,
+and the sums θ·x_j of both sides are kept apart for this. Between two passes, the intercept is set
+to its optimum, so that both are equal except for rounding.
 
 Columns are given as ::
 
@@ -44,8 +48,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers", "multiply",
-    "polish", "products", "sweep", "visit",
+    "center", "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers",
+    "multiply", "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -122,8 +126,10 @@ def count(starts, lengths, indices, values, bias, counts, squares):
 
 
 @njit(nogil=True, error_model="numpy")
-def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g):
-    """Write the margins of rows at fixed w, and add θ_i x_i to g."""
+def visit(
+    starts, lengths, indices, values, bias, y, weights, kind, positive, cost, other, w, z, g, rising
+):
+    """Write the margins of rows at fixed w, and add θ_i x_i to `rising` if θ_i > 0, else to g."""
     last = len(w) - 1
     for i in range(len(starts)):
         begin = np.uint64(starts[i])
@@ -133,9 +139,10 @@ def visit(starts, lengths, indices, values, bias, y, weights, kind, positive, co
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
         theta = C * _slope(kind, z[i], t)
         if theta != 0.0:
-            add(indices, values, begin, end, g, theta)
+            side = rising if theta > 0.0 else g
+            add(indices, values, begin, end, side, theta)
             if bias > 0.0:
-                g[last] += bias * theta
+                side[last] += bias * theta
 
 
 @njit(nogil=True, error_model="numpy")
@@ -183,8 +190,38 @@ def losses_along(z, step, length, y, weights, kind, positive, cost, other, sums)
 
 
 @njit(nogil=True, error_model="numpy")
-def dual(z, y, weights, kind, positive, cost, other, s, sums):
-    """Sum the row terms of D(s θ).
+def center(z, y, weights, kind, positive, cost, other, sums):
+    """Find the shift of all margins at which Σ θ_i is 0; written to sums[0]."""
+    shift, low, high = 0.0, -np.inf, np.inf
+    for _ in range(100):
+        slope = size = curvature = 0.0
+        for i in range(len(z)):
+            t, C = _target_and_cost(i, y, weights, positive, cost, other)
+            theta = C * _slope(kind, z[i] + shift, t)
+            slope += theta
+            size += abs(theta)
+            curvature += C * _curvature(kind, z[i] + shift, t)
+        if abs(slope) <= 1e-15 * size or not curvature > 0.0:
+            break
+        if slope > 0.0:
+            low = shift
+        else:
+            high = shift
+        step = slope / curvature
+        if kind == LOG_LOSS:
+            step = min(max(step, -2.0), 2.0)
+        new = shift + step
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        if new == shift or not np.isfinite(new):
+            break
+        shift = new
+    sums[0] = shift
+
+
+@njit(nogil=True, error_model="numpy")
+def dual(z, y, weights, kind, positive, cost, other, s, up, down, sums):
+    """Sum the row terms of D(s θ), where θ_i > 0 are multiplied by `up`, and θ_i < 0 by `down`.
 
     For the squared losses, sums are the coefficients a and b of a s - b s², whatever s is; for
     log_loss the value and 0.
@@ -193,9 +230,11 @@ def dual(z, y, weights, kind, positive, cost, other, s, sums):
     for i in range(len(z)):
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
         if kind == LOG_LOSS:
-            a += C * _entropy(s / (1.0 + exp(t * z[i])))
+            q = s * (up if t > 0.0 else down)
+            a += C * _entropy(q / (1.0 + exp(t * z[i])))
         else:
             half = 0.5 * _slope(kind, z[i], t)
+            half *= up if half > 0.0 else down
             a += 2.0 * C * half * t
             b += C * half * half
     sums[0], sums[1] = a, b
@@ -272,12 +311,14 @@ def _descend(starts, rows, values, k, dense, bias, H, step, e):
 
 @njit(nogil=True, error_model="numpy")
 def sweep(
-    starts, rows, values, dense, bias, H, e, g, w, d, h, l1, l2, box, active, m, limit, gain, sums
-):
+    starts, rows, values, dense, bias, free, H, e, g, w, d, h, ridge, lasso, box, active, m, limit,
+    gain, sums,
+):  # fmt: skip
     """Visit the columns active[:m] once; keep those that may still move at the front.
 
-    Columns with w = 0 whose product is more than `limit` inside the bound are dropped. A weight
-    moves at most `box` in one Newton step. `gain` gets the decrease of the model by each column;
+    The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
+    product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
+    Newton step. `gain` gets the decrease of the model by each column;
     sums: violations, the largest violation.
 
     Returns
@@ -289,6 +330,7 @@ def sweep(
     total = worst = 0.0
     for a in range(m):
         k = active[a]
+        l1, l2 = (lasso, ridge) if k != free else (0.0, 0.0)
         now = w[k] + d[k]
         G = g[k] + _product(starts, rows, values, k, dense, bias, e) - l2 * now
         visited += starts[k + 1] - starts[k]
@@ -318,45 +360,6 @@ def sweep(
             moved += 1
     sums[0], sums[1] = total, worst
     return kept, moved, visited
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _sums_of_column(starts, rows, values, k, y, weights, kind, positive, cost, other, z, by):
-    """Add `by` x_k to the margins; return Σ θ_i x_ik and Σ H_i x_ik²."""
-    g = h = 0.0
-    for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
-        i = np.uint32(rows[p])
-        v = 1.0 if values is None else np.float64(values[p])
-        z[i] += by * v
-        t, C = _target_and_cost(i, y, weights, positive, cost, other)
-        g += v * C * _slope(kind, z[i], t)
-        h += v * v * C * _curvature(kind, z[i], t)
-    return g, h
-
-
-@njit(nogil=True, error_model="numpy")
-def polish(
-    starts, rows, values, some, y, weights, kind, positive, cost, other, z, w, l1, l2, most, tol
-):
-    """Minimise the objective in one weight after the other, by at most `most` Newton steps each.
-
-    Ends early if the violation falls to `tol`. Returns the visits of nonzeros.
-    """
-    visited = 0
-    for a in range(len(some)):
-        k, step = some[a], 0.0
-        for turn in range(most + 1):
-            g, h = _sums_of_column(
-                starts, rows, values, k, y, weights, kind, positive, cost, other, z, step
-            )
-            visited += starts[k + 1] - starts[k]
-            h = max(h + l2, 1e-12)
-            new = _minimum(w[k] + (g - l2 * w[k]) / h, l1 / h)
-            step = min(max(new - w[k], -1.0), 1.0)
-            if abs(step) * h <= tol or turn == most:
-                break
-            w[k] = new if step == new - w[k] else w[k] + step
-    return visited
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

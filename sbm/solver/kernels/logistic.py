@@ -218,5 +218,5 @@ def _terms(z, error, alpha, row, numbers):
     return gap + missed, loss, dual, 0.0
 
 
-solve = make_solve(_read, _gap, _visit, late=True)
+solve = make_solve(_read, _gap, _visit, late=True, rests=False)
 certify = make_certify(_read, _terms)

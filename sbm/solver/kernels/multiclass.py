@@ -44,16 +44,21 @@ from sbm.solver.kernels.classes import (
     decide_few,
     decision_error,
     move,
+    move_damped,
     prefetch_weights,
     squared_norm,
 )
 from sbm.solver.kernels.common import (
     add_sums,
+    damped_square,
+    given_order,
     is_last,
     is_solved,
     new_order,
     place_of,
+    prefetch,
     prefetch_coming,
+    rest_longer,
     rows_left,
     start_rounds,
 )
@@ -64,6 +69,7 @@ __all__ = ["certify", "mark_free", "screen", "solve"]
 
 FEW = 16  # most classes of a row in later rounds
 _NEAR = 0.1  # a class with variable 0 is relevant if its loss is this close to moving it
+_LISTS_AHEAD = 2  # rows ahead to prefetch lists
 
 ONE_VS_REST = 0
 
@@ -130,18 +136,18 @@ def _shut_out(beta, new, room, turn, shut):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _steps(
-    own, cost, beta, new, n_outputs, kind, cost_rest, squared, sigma, columns, steps
+    own, cost, beta, new, n_outputs, kind, cost_rest, squared, columns, steps
 ):  # fmt: skip
     """List the columns of W that move, and their steps; return (their number, rise of Σ d)."""
     n = 0
     gain = 0.0
     for k in range(n_outputs):
         change = new[k] - beta[k]
-        sign = -sigma
+        sign = -1.0
         rise = change
         if kind == ONE_VS_REST:
             C = cost if k == own else cost_rest
-            sign = sigma if k == own else -sigma
+            sign = 1.0 if k == own else -1.0
             rise = change * (1.0 - (0.25 / C if squared and C > 0.0 else 0.0) * (new[k] + beta[k]))
         gain += rise
         columns[n] = k
@@ -149,7 +155,7 @@ def _steps(
         n += change != 0.0
     if kind != ONE_VS_REST and n > 0:
         columns[n] = own
-        steps[n] = sigma * gain
+        steps[n] = gain
         n += 1
     return n, gain
 
@@ -192,9 +198,10 @@ def _matters(k, own, z, new, most, kind):
 @njit(nogil=True, error_model="numpy")
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
-    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, sigma, held_limit, rounds,
-    chunk, ahead, inner_tol, stop, dual_sum, block, state, active, order, scratch, scratch_few,
-    columns, shut, shut_few, stats,
+    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, damping, damping_extra,
+    code, touched, rest_turns, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    stop, dual_sum, block, state, active, order, scratch, scratch_few, columns, shut, shut_few,
+    stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -226,8 +233,10 @@ def solve(
         Value of the extra feature; 0 for none.
     squared : bool
         Squared hinge; one-vs-rest only.
-    sigma : float
-        1 for one process; scales curvature and step of W if several are summed.
+    damping, damping_extra, code, touched, turn
+        As in rounds.py.
+    rest_turns : (n,) uint8, in place, or None
+        `rest` of rounds.py.
     held_limit : int
         Maximum number of variables of a block.
     rounds, chunk, ahead : int
@@ -255,15 +264,18 @@ def solve(
     shut[:] = False
     shut_few[:] = False
     n = len(starts)
-    m = start_rounds(active, n)
+    m = n if damping is not None else start_rounds(active, n)
     gain = 0.0
     gap = 0.0
     updates = 0
     visits = 0
     starved = 0
     limit = np.inf
-    for r in range(rounds):
-        places, bits = new_order(order, m, chunk, state)
+    for r in range(turn, rounds):
+        if damping is None:
+            places, bits = new_order(order, m, chunk, state)
+        else:
+            places, bits = given_order(order, chunk)
         worst = 0.0
         total = 0.0
         dropped = 0
@@ -271,18 +283,28 @@ def solve(
             gap = 0.0
         may_squeeze = True
         for s in range(places):
-            prefetch_coming(
-                order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
-            )  # fmt: skip
+            if damping is None:
+                prefetch_coming(
+                    order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
+                )  # fmt: skip
             t = place_of(order, s, bits)
             if t >= m:
                 continue
             if ahead > 0 and s + ahead < places:
                 coming = place_of(order, s + ahead, bits)
                 if coming < m:
-                    q = np.uint64(active[coming])
+                    q = np.uint64(coming if damping is not None else active[coming])
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-            i = np.uint64(active[t])
+            near = place_of(order, s + _LISTS_AHEAD, bits) if s + _LISTS_AHEAD < places else m
+            if near < m:
+                q = np.uint64(near if damping is not None else active[near])
+                prefetch(outputs, begin[q])
+                prefetch(betas, begin[q])
+            i = np.uint64(t if damping is not None else active[t])
+            if damping is not None and rest_turns[i] & 15:
+                rest_turns[i] -= 1
+                continue
+            visits += 1
             label = np.int64(y[i])
             cost, rest = _costs_of(i, label, costs, cost_rest, weight)
             if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
@@ -290,7 +312,11 @@ def solve(
                 continue
             start = np.uint64(starts[i])
             end = start + np.uint64(lengths[i])
-            a = sigma * (squared_norm(values, start, end) + bias * bias)
+            if damping is None:
+                a = squared_norm(values, start, end) + bias * bias
+            else:
+                a = damped_square(indices, values, start, end, damping, code)
+                a += damping_extra * bias * bias
             in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
             room_for = scratch_few if in_few else scratch
             z, beta, new = room_for[0], room_for[1], room_for[2]
@@ -319,8 +345,11 @@ def solve(
             score[i] = rank
             if len(n_few) > 0 and not in_few and r + 1 < rounds:
                 n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
+            if damping is not None:
+                is_at_rest = violation == 0.0 and rank < 0.0
+                rest_turns[i] = rest_longer(rest_turns[i], is_at_rest)
             if violation == 0.0:
-                if rank < -limit:
+                if damping is None and rank < -limit:
                     active[t] = -1
                     dropped += 1
                 continue
@@ -335,7 +364,7 @@ def solve(
                 starved += 1
                 if len(n_few) > 0 and not in_few:
                     n_few[i] = -1  # they were chosen for variables it does not get
-                _shut_out(beta, new, min(room, grant), visits + t, closed)
+                _shut_out(beta, new, min(room, grant), visits, closed)
                 if kind == ONE_VS_REST:
                     for c in range(n_outputs):
                         new[c] = beta[c] if closed[c] else new[c]
@@ -343,21 +372,28 @@ def solve(
                     joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
                 closed[:] = False
             n_steps, rise = _steps(
-                own, cost, beta, new, n_outputs, kind, rest, squared, sigma, columns, steps
+                own, cost, beta, new, n_outputs, kind, rest, squared, columns, steps
             )
             if in_few:
                 for j in range(n_steps):
                     columns[j] = few[i, np.uint32(columns[j])]
             updates += n_steps > 0
             gain += rise
-            move(indices, values, start, end, W, bias, columns, steps, n_steps)
+            if damping is None:
+                move(indices, values, start, end, W, bias, columns, steps, n_steps)
+            elif n_steps > 0:
+                move_damped(
+                    indices, values, start, end, W, bias, columns, steps, n_steps,
+                    damping, damping_extra, code, touched,
+                )  # fmt: skip
             write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
             if in_few:
                 for q in range(begin[i], begin[i] + count[i]):
                     outputs[q] = few[i, np.uint32(outputs[q])]
             held[np.uint32(home[i])] += np.int64(count[i]) - before
-        visits += m
         stats[4] += 1
+        if damping is not None:
+            break
         if is_last(r, rounds, worst, inner_tol):
             break
         if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
@@ -506,7 +542,7 @@ def certify(
         loss += row_loss
         dual += row_dual
         n_steps, _ = _steps(
-            own, cost, nothing, beta, n_outputs, kind, rest, squared, 1.0, columns, steps
+            own, cost, nothing, beta, n_outputs, kind, rest, squared, columns, steps
         )
         if n_steps > 0:
             if kind == ONE_VS_REST:

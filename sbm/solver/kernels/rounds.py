@@ -29,9 +29,12 @@ from numba import njit
 
 from sbm.solver.kernels.common import (
     add,
+    add_damped,
     add_sums,
+    damped_square,
     dot,
     dot_within,
+    given_order,
     is_last,
     is_solved,
     new_order,
@@ -39,6 +42,7 @@ from sbm.solver.kernels.common import (
     prefetch_ahead,
     prefetch_coming,
     prefetch_row,
+    rest_longer,
     rows_left,
     start_rounds,
 )
@@ -46,15 +50,18 @@ from sbm.solver.kernels.common import (
 __all__ = ["make_certify", "make_screen", "make_solve"]
 
 
-def make_solve(read, row_gap, visit, late=False):
-    """Return a kernel that runs bounded rounds of dual coordinate descent over a working set."""
+def make_solve(read, row_gap, visit, late=False, rests=True):
+    """Return a kernel that runs bounded rounds of dual coordinate descent over a working set.
+
+    `rests` is false if every visit changes α.
+    """
 
     @njit(nogil=True, error_model="numpy")
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, sigma, rounds, chunk, inner_tol, stop, dual_sum, block, state, active, order,
-        stats,
+        home, score, damping, damping_extra, code, touched, rest, turn, rounds, chunk, inner_tol,
+        stop, dual_sum, block, state, active, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -96,10 +103,18 @@ def make_solve(read, row_gap, visit, late=False):
         home : (n,) int32
         score : (n,) float32, in place
             Cache score of each row's last visit (SBM 2011, section 2.2, second form).
-        sigma : float
-            1 for one process; scales curvature and step of w if several are summed.
-        rounds, chunk : int
-            Maximum rounds; most rows per chunk, a power of 2.
+        damping : (n_buckets,) float64, or None
+            If several processes are summed: the factor of curvature and step of w, by bucket of
+            features. Then a call visits the chunks in `order` once, and `rest` is used instead of
+            dropping rows.
+        damping_extra : float
+            That of the extra feature.
+        code, touched : (n_weights,) uint8, (n,) int32, in place, or None
+            Buckets, and the list of changed weights; see `add_damped`.
+        rest : (n,) uint8, in place, or None
+            Turns that each row is left alone; see `rest_longer`.
+        turn, rounds, chunk : int
+            Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
             Stop after a full first round if its largest violation is not above.
         stop, dual_sum : float
@@ -110,37 +125,46 @@ def make_solve(read, row_gap, visit, late=False):
         state : (1,) uint64, in place
             Random generator.
         active, order : (n,) int32, (room_for_order(n, chunk),) int32
-            Scratch.
+            Scratch; with `damping`, `order` has the chunks to visit.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
-        m = start_rounds(active, len(starts))
+        m = len(starts) if damping is not None else start_rounds(active, len(starts))
         w_extra = extra[0]
         gain = stats[0]
         gap = 0.0
         updates = 0
         visits = 0
         limit = np.inf
-        for r in range(rounds):
-            places, bits = new_order(order, m, chunk, state)
+        for r in range(turn, rounds):
+            if damping is None:
+                places, bits = new_order(order, m, chunk, state)
+            else:
+                places, bits = given_order(order, chunk)
             worst = 0.0
             dropped = 0
             if stop > 0.0:
                 gap = 0.0
             for s in range(places):
-                prefetch_coming(
-                    order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
-                )  # fmt: skip
+                if damping is None:
+                    prefetch_coming(
+                        order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
+                    )  # fmt: skip
                 t = place_of(order, s, bits)
                 if t >= m:
                     continue
                 if ahead > 0 and s + ahead < places:
                     coming = place_of(order, s + ahead, bits)
                     if coming < m:
-                        prefetch_row(w, indices, starts, lengths, active[coming])
-                i = np.uint64(active[t])
+                        coming = coming if damping is not None else active[coming]
+                        prefetch_row(w, indices, starts, lengths, coming)
+                i = np.uint64(t if damping is not None else active[t])
+                if damping is not None and rest[i] & 15:
+                    rest[i] -= 1
+                    continue
+                visits += 1
                 row = read(i, y, weight, numbers)
                 C, sign = row[0], row[1]
                 if C == 0.0:
@@ -148,16 +172,27 @@ def make_solve(read, row_gap, visit, late=False):
                     continue
                 begin = np.uint64(starts[i])
                 end = begin + np.uint64(lengths[i])
+                if damping is not None:
+                    prefetch_row(code, indices, starts, lengths, i)
                 share = bias * w_extra
                 first = 0.0 if late else share
                 z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
+                if damping is not None and not rests:
+                    a = damped_square(indices, values, begin, end, damping, code)
+                    a += damping_extra * scale * bias * bias
                 if late:
                     z += share
                 old = alpha[i]
                 if stop > 0.0 or (r == 0 and home[i] == block):
                     # Adds 0, or NaN if |x|² is infinite, which is detected later.
                     gap += row_gap(z, old, row, numbers) + 0.0 * a
-                new, violation, rank, rise, fall = visit(z, sigma * a, old, row, numbers)
+                new, violation, rank, rise, fall = visit(z, a, old, row, numbers)
+                if damping is not None:
+                    if rests and new != old:  # most rows rest, whatever the curvature
+                        a = damped_square(indices, values, begin, end, damping, code)
+                        a += damping_extra * scale * bias * bias
+                        new, violation, rank, rise, fall = visit(z, a, old, row, numbers)
+                    rest[i] = rest_longer(rest[i], new == old and rank < 0.0)
                 worst = max(worst, violation)
                 score[i] = rank
                 step = new - old
@@ -166,13 +201,19 @@ def make_solve(read, row_gap, visit, late=False):
                     gain += rise
                     gain -= fall
                     alpha[i] = new
-                    add(indices, values, begin, end, w, sigma * step * sign)
-                    w_extra += sigma * scale * step * sign * bias
-                elif rank < -limit and violation == 0.0:
+                    if damping is None:
+                        add(indices, values, begin, end, w, step * sign)
+                    else:
+                        add_damped(
+                            indices, values, begin, end, w, step * sign, damping, code, touched
+                        )
+                    w_extra += damping_extra * scale * step * sign * bias
+                elif damping is None and rank < -limit and violation == 0.0:
                     active[t] = -1
                     dropped += 1
-            visits += m
             stats[4] += 1
+            if damping is not None:
+                break
             if is_last(r, rounds, worst, inner_tol):
                 break
             if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):

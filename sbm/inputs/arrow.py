@@ -1,0 +1,561 @@
+"""Reader of Arrow's formats: Parquet and Feather files, and data frames in memory.
+
+A table has a column of labels and a column for each feature, as in `sbm.inputs.columns`; or list
+columns ``indices`` and ``values`` of feature ids and values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.inputs.columns import Cells, Columns
+from sbm.inputs.matrices import Batch, digested, piece_nnz
+from sbm.inputs.parsing import LARGEST_VALUE, InputOptions
+from sbm.inputs.text import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "ARROW", "MEMORY", "SparseRows", "find_layout", "frame_source", "is_frame", "read_arrow",
+    "write_rows",
+]  # fmt: skip
+
+ARROW = ("parquet", "feather")
+MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
+_READ = 1 << 16  # bytes per read of a column
+_PAGE = 1 << 20  # largest page that writers make by default
+_MOST_ROWS = 1 << 14  # most rows decoded at a time
+_LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
+_CELL = 16  # bytes of a cell of a data frame, for progress
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows to write.
+
+    Attributes
+    ----------
+    labels : sequence of float or str
+    numbers : ndarray, shape (n_rows,), float64
+        The labels as numbers.
+    lengths : ndarray, shape (n_rows,), int32
+        Nonzeros of each row.
+    ids : ndarray, shape (nnz,), int64
+    values : ndarray, shape (nnz,), or None
+        None if every value is 1.
+    weights : ndarray, shape (n_rows,), float64, or None
+    """
+
+    labels: Any
+    numbers: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int64]
+    values: npt.NDArray[Any] | None
+    weights: npt.NDArray[np.float64] | None
+
+
+def _require_pyarrow(what: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise DataError(
+            f"{what} needs pyarrow, which is not installed; run pip install pyarrow"
+        ) from None
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a table of pandas, polars, pyarrow or another library, in memory."""
+    return hasattr(data, "__arrow_c_stream__")
+
+
+def frame_source(frame: Any, name: str, options: InputOptions) -> Source:
+    """Return a source of the rows of a data frame.
+
+    Parameters
+    ----------
+    frame : object with ``__arrow_c_stream__``
+    name : str
+        Name in the manifest.
+    options : InputOptions
+    """
+    shape = getattr(frame, "shape", (0, 0))
+    size = _CELL * int(shape[0]) * int(shape[1])
+    return Source(name, size, chunks=frame, format="frame", options=options)
+
+
+def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
+    """Read a Parquet or Feather file, or a data frame, in batches.
+
+    Parameters
+    ----------
+    source : Source
+        A table with a column for each feature; see `Columns.of`. Or a file with the columns
+        ``label`` (numbers or words), ``indices`` (lists of integers: feature ids), ``values``
+        (lists of numbers of the same length; without this column, all are 1) and, with the option
+        `weight`, weights; other columns are then ignored. The source receives the digest of a file.
+    dtype, largest_row
+        As in `read_rows`.
+
+    Yields
+    ------
+    Batch
+
+    Raises
+    ------
+    DataError
+        pyarrow is not installed, the file is damaged, a column is missing, or has an invalid type.
+    """
+    _require_pyarrow(f"reading {source.name}")
+    import pyarrow as pa
+
+    with _noting_damage(source):
+        if source.chunks is not None:
+            reader = pa.RecordBatchReader.from_stream(source.chunks)
+            yield from _read(source, _Frame(reader), dtype)
+            return
+        with _opened(source) as file, digested(source, [Path(source.file)]):
+            yield from _read(source, file, dtype)
+
+
+def _is_sparse(schema: pa.Schema) -> bool:
+    return "indices" in schema.names and _is_list_of(_is_integer)(schema.field("indices").type)
+
+
+def find_layout(source: Source) -> None:
+    """Set `is_sparse` of a source that is a file.
+
+    Raises
+    ------
+    DataError
+        pyarrow is not installed, or the file is damaged.
+    """
+    _require_pyarrow(f"reading {source.name}")
+    with _noting_damage(source), _opened(source) as file:
+        source.is_sparse = _is_sparse(file.schema)
+        source.reader_bytes += file.page_bytes(source.size)
+
+
+@contextlib.contextmanager
+def _noting_damage(source: Source) -> Iterator[None]:
+    """Turn errors of pyarrow into `DataError`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"cannot read {source.name} ({what}); it is damaged or not a {source.format} file"
+        ) from error
+
+
+class _Frame:
+    """A stream of record batches.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, batches: Any) -> None:
+        self.schema = batches.schema
+        self._batches = batches
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        """Return the bytes of a source of `size` bytes that a batch takes."""
+        n_rows: int = batch.num_rows
+        return _CELL * n_rows * len(self.schema.names)
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows, at most `most` rows at a time."""
+        for batch in self._batches:
+            yield from _cut(batch.select(columns), most)
+
+    def rows_of_lists(self) -> int:
+        """Estimate how many rows with lists make a piece."""
+        return _LISTS
+
+    def page_bytes(self, size: int) -> int:
+        """Estimate the bytes of the file, of `size` bytes, that are in memory at a time."""
+        return 0
+
+
+class _FeatherFile(_Frame):
+    """A Feather file, whose record batches are read one at a time."""
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        for k in range(self._batches.num_record_batches):
+            yield from _cut(self._batches.get_batch(k).select(columns), most)
+
+    def page_bytes(self, size: int) -> int:
+        n_batches: int = self._batches.num_record_batches
+        return 4 * size // max(1, n_batches)  # it may be compressed
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        n_rows: int = batch.num_rows
+        return size * n_rows // self._n_rows
+
+    @cached_property
+    def _n_rows(self) -> int:
+        """Number of rows, if all batches are as large as the first."""
+        n_batches: int = self._batches.num_record_batches
+        return max(1, n_batches * len(self._batches.get_batch(0)))
+
+
+class _ParquetFile(_Frame):
+    """A Parquet file, whose pages are read one at a time.
+
+    `pyarrow.dataset` would decode whole row groups, which need not fit in memory.
+    """
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.schema = file.schema_arrow
+
+    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        yield from self._batches.iter_batches(most, columns=columns, use_threads=False)
+
+    def share(self, batch: pa.RecordBatch, size: int) -> int:
+        n_rows: int = batch.num_rows
+        in_all: int = self._batches.metadata.num_rows
+        return size * n_rows // max(1, in_all)
+
+    def rows_of_lists(self) -> int:
+        metadata = self._batches.metadata
+        nnz = [
+            group.column(k).num_values / max(1, group.num_rows)
+            for group in map(metadata.row_group, range(metadata.num_row_groups))
+            for k in range(group.num_columns)
+            if group.column(k).path_in_schema.startswith("indices.")
+        ]
+        return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
+
+    def page_bytes(self, size: int) -> int:
+        metadata = self._batches.metadata
+        return max(
+            (
+                sum(_page_of(group.column(k)) for k in range(group.num_columns))
+                for group in map(metadata.row_group, range(metadata.num_row_groups))
+            ),
+            default=0,
+        )
+
+
+def _page_of(column: Any) -> int:
+    """Estimate the bytes of a page of a column, and of its dictionary."""
+    most = _PAGE * (2 if column.has_dictionary_page else 1) + _READ
+    return min(most, int(column.total_uncompressed_size))
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[_Frame]:
+    """Open a file for reading in pieces."""
+    import pyarrow as pa
+
+    if source.format == "parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(source.file, buffer_size=_READ, pre_buffer=False) as file:
+            yield _ParquetFile(file)
+    else:
+        with pa.OSFile(source.file) as file, pa.ipc.open_file(file) as reader:
+            yield _FeatherFile(reader)
+
+
+def _cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, batch.num_rows, most):
+        yield batch.slice(first, most)
+
+
+def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
+    """Yield the rows of a table."""
+    schema = data.schema
+    source.is_sparse = _is_sparse(schema)
+    if source.is_sparse:
+        names = _sparse_columns(schema, source)
+        for batch in data.batches(names, data.rows_of_lists()):
+            yield _sparse_batch(batch, source.options, data.share(batch, source.size))
+        return
+    columns = Columns.of(schema.names, source.options, source.name)
+    source.columns = columns.features
+    source.categorical = _check_types(schema, columns, source)
+    chosen = [k for k in range(len(schema.names)) if k not in columns.ignored]
+    most = max(1, min(_MOST_ROWS, piece_nnz() // max(1, len(chosen))))
+    for batch in data.batches([schema.names[k] for k in chosen], most):
+        cells = ((k, _cells(batch.column(schema.names[k]), k in columns.text)) for k in chosen)
+        size = data.share(batch, source.size)
+        yield columns.batch(batch.num_rows, cells, {}, LARGEST_VALUE[dtype], size=size)
+
+
+def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[str]:
+    """Check the types of the columns and return those that hold words.
+
+    Raises
+    ------
+    DataError
+        A type is neither numbers nor words, or differs from that in the sources before.
+    """
+    options, words = source.options, []
+    missing = [name for name in options.kinds if name not in schema.names]
+    if missing and options.labels is True:
+        raise DataError(
+            f"{source.name} has no column {missing[0]}, which the files before have; add it, or "
+            f"leave it out of all with --exclude {missing[0]}"
+        )
+    for k, name in enumerate(schema.names):
+        if k in columns.ignored:
+            continue
+        kind = schema.field(name).type
+        if not (_is_number(kind) or _is_word(kind)):
+            raise DataError(
+                f"{source.name}: column {name} has type {kind}; expected numbers, strings or "
+                f"booleans (--exclude {name} leaves it out)"
+            )
+        is_word = k in columns.text or _is_word(kind)
+        if k == columns.label:
+            known = source.options.words.are_words
+            source.options.words.are_words = is_word if known is None else known
+            if known not in (None, is_word):
+                held = "words" if known else "numbers"
+                raise DataError(
+                    f"{source.name}: labels in column {name} have type {kind}, but were {held} "
+                    "before"
+                )
+        elif k == columns.weight and is_word:
+            raise DataError(f"{source.name}: weights in column {name} have type {kind}")
+        elif k != columns.weight:
+            before = source.options.kinds.setdefault(name, is_word)
+            if before != is_word:
+                held = "words" if before else "numbers"
+                raise DataError(
+                    f"{source.name}: column {name} has type {kind}, but held {held} in the files "
+                    "before; convert it, or name it with --categorical or --exclude"
+                )
+            words += [name] if is_word else []
+    return words
+
+
+def _cells(column: pa.Array, is_text: bool) -> Cells:
+    """Convert a column of a batch."""
+    import pyarrow as pa
+
+    def text(row: int) -> str:
+        value = column[row].as_py()
+        return "" if value is None else str(value)
+
+    if not is_text and not _is_word(column.type):
+        return Cells(_numbers(column).astype(np.float64, copy=False), text)
+    if pa.types.is_dictionary(column.type) and _is_word(column.type):
+        encoded = column
+    else:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        encoded = column.cast(pa.large_string()).dictionary_encode()
+    codes = encoded.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    used = np.unique(codes[codes >= 0])
+    words = encoded.dictionary
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    found = words.take(pa.array(used)).to_pylist()
+    kept = [k for k, word in enumerate(found) if word is not None and word.strip()]
+    place = np.full(len(encoded.dictionary) + 1, -1)
+    place[used[kept]] = np.arange(len(kept))
+    return Cells(None, text, [found[k].encode() for k in kept], place[codes])
+
+
+def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
+    """Check the types of list columns and of the labels, and return the names of those to read."""
+    options = source.options
+    label, may_lack = options.label or "label", options.labels is not True
+    wanted = [("indices", _is_list_of(_is_integer), "lists of numbers")]
+    if label in schema.names or not may_lack:
+        wanted.insert(0, (label, _is_number_or_word, "numbers or strings"))
+    if "values" in schema.names:
+        wanted.append(("values", _is_list_of(_is_number), "lists of numbers"))
+    if options.weight is not None and (options.weight in schema.names or not may_lack):
+        wanted.append((options.weight, _is_number, "numbers"))
+    for column, is_fit, what in wanted:
+        if schema.names.count(column) != 1:
+            raise DataError(
+                f"{source.name} has no column {column}, only {', '.join(schema.names)[:200]}; "
+                "expected label (or the column that --label names), indices and, optionally, values"
+            )
+        kind = schema.field(column).type
+        if not is_fit(kind):
+            raise DataError(f"{source.name}: column {column} has type {kind}; expected {what}")
+    if label in schema.names:
+        is_word, known = _is_word(schema.field(label).type), options.words.are_words
+        options.words.are_words = is_word if known is None else known
+        if known not in (None, is_word):
+            raise DataError(
+                f"{source.name}: labels have type {schema.field(label).type}, but were "
+                f"{'words' if known else 'numbers'} before"
+            )
+    return [column for column, _, _ in wanted]
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind))
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        is_it(kind) for is_it in (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+    )
+
+
+def _is_number_or_word(kind: pa.DataType) -> bool:
+    return _is_number(kind) or _is_word(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    numbers = (
+        kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null
+    )  # fmt: skip
+    return any(is_it(kind) for is_it in numbers)
+
+
+def _is_list_of(is_fit: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    import pyarrow.types as kinds
+
+    def is_list(kind: pa.DataType) -> bool:
+        lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
+        return any(test(kind) for test in lists) and is_fit(kind.value_type)
+
+    return is_list
+
+
+def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Batch:
+    """Convert a batch of records; invalid rows have no nonzeros."""
+    lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
+    label = options.label or "label"
+    y = batch.column(label) if label in batch.schema.names else None
+    lengths, refused = _lengths(None if options.labels is not True else y, lists)
+    good = np.ones(batch.num_rows, np.bool_)
+    good[list(refused)] = False
+    ids, *values = [_flat(column, good) for column in lists]
+    labels, weights = np.full(batch.num_rows, np.nan), None
+    if y is not None and options.words.are_words:
+        cells = _cells(y, True)
+        table = [options.words.number(word.decode()) for word in cells.words]
+        labels = np.array([*table, np.nan])[cells.codes]
+    elif y is not None:
+        labels = _numbers(y)
+    if options.weight is not None and options.weight in batch.schema.names:
+        weights = _numbers(batch.column(options.weight)).astype(np.float64)
+        for row in np.flatnonzero(~((weights >= 0) & (weights < np.inf))).tolist():
+            refused.setdefault(row, f"found {weights[row]} as the weight; expected at least 0")
+    return Batch(
+        labels, np.concatenate([[0], np.cumsum(lengths)]), ids,
+        values[0] if values else np.ones(len(ids)), refused, size, weights=weights,
+    )  # fmt: skip
+
+
+def _lengths(
+    label: pa.Array | None, lists: list[pa.Array]
+) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+    """Return the number of nonzeros of each row, and messages for the invalid rows, which get 0."""
+    import pyarrow.compute as pc
+
+    refused: dict[int, str] = {}
+    lengths = [pc.list_value_length(c).fill_null(0).to_numpy(zero_copy_only=False) for c in lists]
+    for row in np.flatnonzero(lengths[0] != lengths[-1]).tolist():
+        refused[row] = f"found {lengths[0][row]} indices but {lengths[1][row]} values"
+    for column, what in zip(lists, ("indices", "values"), strict=False):
+        if column.flatten().null_count:
+            rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+            nulls = column.flatten().is_null().to_numpy(zero_copy_only=False)
+            refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null in the {what}")
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        refused |= dict.fromkeys(missing.tolist(), f"found null instead of a list of {what}")
+    if label is not None:
+        missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
+        refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
+    counts = lengths[0].astype(np.int64)
+    counts[list(refused)] = 0
+    return counts, refused
+
+
+def _flat(column: pa.Array, good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Concatenate the lists of the good rows."""
+    import pyarrow as pa
+
+    return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """Convert a column to numbers; null becomes nan."""
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if kinds.is_boolean(column.type):
+        column = column.cast("int8")
+    if kinds.is_decimal(column.type) or kinds.is_null(column.type):
+        column = column.cast("float64")
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def write_rows(
+    rows: Iterable[SparseRows], file: IO[bytes], kind: str, name: str, value_type: str
+) -> None:
+    """Write rows as records of ``label``, ``indices``, ``values`` and ``weight``.
+
+    Parameters
+    ----------
+    rows : iterable of SparseRows
+    file : binary file
+    kind : {"parquet", "feather"}
+    name : str
+        What is written, for messages.
+    value_type : {"ones", "float32", "float64"}
+
+    Raises
+    ------
+    DataError
+        pyarrow is not installed.
+    """
+    _require_pyarrow(f"writing {name} as {kind}")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+    for some in rows:
+        ends = pa.array(np.concatenate([[0], np.cumsum(some.lengths)]).astype(np.int32))
+        columns = {
+            "label": pa.array(some.labels),
+            "indices": pa.ListArray.from_arrays(ends, pa.array(some.ids)),
+        }
+        if some.values is not None:
+            values = pa.array(some.values, pa.float32() if value_type == "float32" else None)
+            columns["values"] = pa.ListArray.from_arrays(ends, values)
+        if some.weights is not None:
+            columns["weight"] = pa.array(some.weights)
+        batch = pa.table(columns)
+        if writer is None and kind == "parquet":
+            writer = pq.ParquetWriter(file, batch.schema)
+        elif writer is None:
+            writer = pa.ipc.new_file(file, batch.schema)
+        writer.write_table(batch)
+    if writer is not None:
+        writer.close()

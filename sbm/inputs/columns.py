@@ -1,0 +1,283 @@
+"""Columns of a table as features: which are read, and how their cells become rows."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.inputs.matrices import Batch
+from sbm.inputs.parsing import MOST_HASH_BITS, InputOptions
+from sbm.inputs.vw import hash_names
+
+__all__ = ["NO_LABEL", "Cells", "Columns", "as_bytes"]
+
+_LABELS = ("label", "y", "target")  # default names of the label column
+NO_LABEL = ("", "?")  # label cells of rows without a label
+_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+
+_MOST_PROBLEMS = 20  # most cells of a batch that are described
+_NONE = np.empty(0, np.int64)
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a column in some rows.
+
+    Attributes
+    ----------
+    numbers : ndarray, shape (n_rows,), float64, or None
+        nan for cells that are not numbers; None if no cell is a number.
+    text : callable
+        ``text(row)`` returns a cell for messages.
+    words : list of bytes
+        Distinct cells that are words, in UTF-8.
+    codes : ndarray, shape (n_rows,), int64
+        Index of each row's word; -1 for none. Without words it may be empty.
+    """
+
+    numbers: _Floats | None
+    text: Callable[[int], str]
+    words: list[bytes] = field(default_factory=list)
+    codes: _Ints = field(default_factory=_NONE.copy)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table.
+
+    Attributes
+    ----------
+    names : list of str
+    label, weight : int
+        Positions of the columns of labels and of row weights; -1 for none.
+    ignored : frozenset of int
+        Columns that are not read.
+    text : frozenset of int
+        Columns in which every cell is a word.
+    ids : ndarray, shape (n_columns,), int64
+    options : InputOptions
+    """
+
+    names: list[str]
+    label: int
+    weight: int
+    ignored: frozenset[int]
+    text: frozenset[int]
+    ids: _Ints
+    options: InputOptions
+
+    @classmethod
+    def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
+        """Find the columns named in the options.
+
+        Parameters
+        ----------
+        names : list of str
+            The header.
+        options : InputOptions
+            `label` (default: the column named label, y or target), `weight`, `exclude`,
+            `categorical` and `hash_bits`. If rows may lack labels, so may the table lack columns.
+        place : str
+            Place of the header for messages.
+
+        Raises
+        ------
+        DataError
+            A column is missing, a name occurs twice, or two names have the same id.
+        """
+        assert options.hash_bits is not None
+        twice = [name for name, n in Counter(names).items() if n > 1]
+        if twice:
+            raise DataError(f"{place}: found column {twice[0]} twice; names must be unique")
+        if "" in names:
+            raise DataError(
+                f"{place}: found a column without a name; add one (with pandas, write "
+                "to_csv(index=False))"
+            )
+        given = _LABELS if options.label is None else (options.label,)
+        found = [name for name in given if name in names and name not in options.columns]
+        if len(found) > 1 or (not found and options.labels is True):
+            what = " and ".join(found) or f"no {' or '.join(given)}"
+            raise DataError(
+                f"{place}: found {what} among the columns {_some(names)}; choose the label "
+                "column with --label"
+            )
+        wanted = {
+            "--categorical": options.categorical or (),
+            "--exclude": options.exclude,
+            "--weight": () if options.weight is None else (options.weight,),
+        }
+        for option, columns in wanted.items():
+            missing = [name for name in columns if name not in names]
+            is_known = bool(options.columns) and option != "--weight"
+            if missing and options.labels is True and not is_known:
+                raise DataError(
+                    f"{place}: column {missing[0]} of {option} not found; columns are "
+                    f"{_some(names)}"
+                )
+        places = {name: k for k, name in enumerate(names)}
+        label = places[found[0]] if found else -1
+        weight = -1 if options.weight is None else places.get(options.weight, -1)
+        if label >= 0 and label == weight:
+            raise DataError(f"{place}: column {names[label]} is both the label and the weight")
+        ignored = {places[name] for name in options.exclude if name in places} - {label, weight}
+        if options.labels is False:
+            ignored, label = ignored | {label}, -1
+        text = {places[name] for name in options.categorical or () if name in places}
+        ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
+        columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
+        columns_of._refuse_collisions(place)
+        return columns_of
+
+    def _features(self) -> list[int]:
+        others = {self.label, self.weight, *self.ignored}
+        return [k for k in range(len(self.names)) if k not in others]
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns that are features."""
+        return [self.names[k] for k in self._features()]
+
+    def _refuse_collisions(self, place: str) -> None:
+        """Raise `DataError` if two columns have the same id."""
+        chosen = self._features()
+        names, ids = self.features, self.ids[chosen]
+        found, first, count = np.unique(ids, return_index=True, return_counts=True)
+        if len(found) == len(ids):
+            return
+        one, other = np.flatnonzero(ids == ids[first[count > 1][0]])[:2].tolist()
+        raw = [as_bytes(name) for name in names]
+        more = range((self.options.hash_bits or 0) + 1, MOST_HASH_BITS + 1)
+        bits = next((b for b in more if len(np.unique(hash_names(raw, b))) == len(raw)), None)
+        raise DataError(
+            f"{place}: columns {names[one]} and {names[other]} have the same id in "
+            f"{self.options.hash_bits} bits; "
+            + ("rename one" if bits is None else f"use --hash-bits {bits}")
+        )
+
+    def batch(
+        self,
+        n: int,
+        cells: Iterable[tuple[int, Cells]],
+        refused: dict[int, str],
+        limit: float,
+        place: Callable[[int], str] | None = None,
+        size: int = 0,
+    ) -> Batch:
+        """Return rows made of the cells of the columns that are read.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows.
+        cells : iterable of (int, Cells)
+            Positions of columns, ascending, and their cells.
+        refused : dict of int to str
+            Messages about invalid rows; more are added.
+        limit : float
+            Largest magnitude of a value.
+        place, size
+            As in `Batch`.
+        """
+        rows, ids, values = [_NONE], [_NONE], [np.empty(0)]
+        numeric: list[tuple[int, Cells, _Floats]] = []
+        named: list[tuple[_Ints, list[bytes]]] = []
+        labels, weights = np.full(n, np.nan), None
+        for k, column in cells:
+            if k == self.label:
+                labels = self._labels(column, refused)
+                continue
+            if k == self.weight:
+                weights = numbers = np.full(n, np.nan) if column.numbers is None else column.numbers
+                for row in np.flatnonzero(~((numbers >= 0) & (numbers < np.inf))).tolist():
+                    refused.setdefault(
+                        row,
+                        f"found {column.text(row)!r} as the weight, where a number of at least 0 "
+                        "is expected",
+                    )
+                continue
+            if column.numbers is not None:
+                numeric.append((k, column, column.numbers))
+            if not column.words:
+                continue
+            with_word = np.flatnonzero(column.codes >= 0)
+            begin = as_bytes(self.names[k]) + b"="
+            words = [begin + word for word in column.words]
+            word_ids = hash_names(words, self.options.hash_bits or 0)
+            named.append((word_ids, words))
+            rows.append(with_word)
+            ids.append(word_ids[column.codes[with_word]])
+            values.append(np.ones(len(with_word)))
+        if numeric:
+            where = np.array([k for k, _, _ in numeric])
+            table: _Floats = np.column_stack([numbers for _, _, numbers in numeric])
+            for row, j in np.argwhere(np.abs(table) > limit)[:_MOST_PROBLEMS].tolist():
+                k, column, _ = numeric[j]
+                refused.setdefault(row, self._too_large(k, column.text(row)))
+            here, columns = np.nonzero((table != 0) & ~np.isnan(table) & (np.abs(table) <= limit))
+            rows.append(here)
+            ids.append(self.ids[where[columns]])
+            values.append(table[here, columns])
+            used = where[np.unique(columns)]
+            named.append((self.ids[used], [as_bytes(self.names[k]) for k in used.tolist()]))
+        row_of = np.concatenate(rows)
+        order = np.argsort(row_of, kind="stable")
+        names = None
+        if named and self.options.names is not None:
+            names = (np.concatenate([i for i, _ in named]), [w for _, some in named for w in some])
+        return Batch(
+            labels,
+            np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=n))]),
+            np.concatenate(ids)[order], np.concatenate(values)[order], refused, size, place,
+            names, weights,
+        )  # fmt: skip
+
+    def _labels(self, column: Cells, refused: dict[int, str]) -> _Floats:
+        """Return labels as numbers, and refuse the rows with an invalid label."""
+        words = self.options.words
+        labels = np.full(len(column.codes), np.nan) if column.numbers is None else column.numbers
+        if words.are_words:
+            table = [word.decode("utf-8", "replace").strip() for word in column.words]
+            numbers = np.append(
+                [np.nan if word in NO_LABEL else words.number(word) for word in table], np.nan
+            )
+            labels = numbers[column.codes]
+        allowed = () if self.options.labels else NO_LABEL
+        for row in np.flatnonzero(~np.isfinite(labels)).tolist():
+            cell = column.text(row)
+            if cell.strip() in allowed:
+                continue
+            shown = cell if len(cell) <= 40 else cell[:37] + "..."
+            expected = "where a label is expected"
+            if not words.are_words:
+                expected = "where a numeric label is expected"
+                if _NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
+                    expected = "as the label, but only finite numbers are allowed"
+                elif cell.strip() not in NO_LABEL:
+                    expected += (
+                        ", as before (if labels are words, add --categorical with the column)"
+                    )
+            refused.setdefault(row, f"found {shown!r} {expected}")
+        return labels
+
+    def _too_large(self, column: int, cell: str) -> str:
+        return (
+            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
+            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
+        )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names)
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
+def as_bytes(word: str) -> bytes:
+    """Return a word in UTF-8; bytes of the input that are not UTF-8 are kept."""
+    return word.encode("utf-8", "surrogateescape")

@@ -1,0 +1,158 @@
+"""Names of features by id, collected while data is read, and labels that are words."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, SettingsError
+from sbm.inputs.idtable import IdTable
+from sbm.names import Names
+from sbm.store.files import read_error
+
+__all__ = ["LabelWords", "NameTable", "NewNames"]
+
+NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
+_PART = 1 << 16  # names gathered at a time
+_MOST_EXAMPLES = 5
+
+
+class NameTable:
+    """The first name of each feature id.
+
+    Attributes
+    ----------
+    collisions : list of (bytes, bytes)
+        The first pairs of names that share an id.
+    """
+
+    def __init__(self) -> None:
+        self._ids = IdTable()
+        self._text = bytearray()
+        self._ends = array("q")
+        self.collisions: list[tuple[bytes, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the names, also while they are written."""
+        if not self._ends:
+            return 0
+        return self._ids.nbytes + 2 * (len(self._text) + 8 * len(self._ends))
+
+    def without_known(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Return the positions of ids that may have no name yet; may run in any thread."""
+        return self._ids.look_up(ids, np.empty(len(ids), np.int32))
+
+    def add(self, ids: npt.NDArray[np.int64], names: Sequence[bytes]) -> None:
+        """Add names of ids; an id keeps its first name. Call in the order of the data."""
+        for code, name in zip(self._ids.intern(ids).tolist(), names, strict=True):
+            if code == len(self._ends):
+                self._text += name
+                self._ends.append(len(self._text))
+            elif len(self.collisions) < _MOST_EXAMPLES and self._name(code) != name:
+                pair = (self._name(code), name)
+                self.collisions += [pair] if pair not in self.collisions else []
+
+    def _name(self, code: int) -> bytes:
+        return bytes(self._text[self._ends[code - 1] if code else 0 : self._ends[code]])
+
+    def of(self, ids: npt.NDArray[np.int64]) -> Names:
+        """Return the names of ids, empty for ids without a name."""
+        if not self._ends:
+            return Names.of([b""] * len(ids))
+        text, known = np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)
+        codes = self._ids.find(ids)
+        lengths = np.append(np.diff(known, prepend=0), 0)[codes]
+        ends = np.cumsum(lengths)
+        found = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        for first in range(0, len(ids), _PART):
+            part = slice(first, first + _PART)
+            begin = int(ends[first] - lengths[first])
+            size = int(lengths[part].sum())
+            places = np.repeat(known[codes[part]] - ends[part], lengths[part])
+            found[begin : begin + size] = text[places + np.arange(begin, begin + size)]
+        return Names(found, ends)
+
+    def read(self, given: str | Path | Sequence[str]) -> None:
+        """Add the names in a file of lines ``ID NAME``, or a sequence of names by column.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or a line is invalid.
+        """
+        if not isinstance(given, str | Path):
+            if not all(isinstance(name, str) for name in given):
+                raise SettingsError("feature_names must be a file or a sequence of str")
+            self.add(np.arange(len(given)), [name.encode() for name in given])
+            return
+        try:
+            with open(given, "rb") as file:
+                some: list[tuple[int, bytes]] = []
+                for number, line in enumerate(file, 1):
+                    words = line.strip().split(maxsplit=1)
+                    if not words:
+                        continue
+                    if len(words) < 2 or not words[0].isdigit() or int(words[0]) >= 1 << 63:
+                        shown = line.strip().decode("utf-8", "replace")[:40]
+                        raise DataError(
+                            f"{given}:{number}: found {shown!r}; expected a feature id and its "
+                            "name, separated by a blank"
+                        )
+                    some.append((int(words[0]), words[1]))
+                    if len(some) == _PART:
+                        self._add_pairs(some)
+                        some.clear()
+                self._add_pairs(some)
+        except OSError as error:
+            raise read_error(Path(given), error) from error
+
+    def _add_pairs(self, pairs: list[tuple[int, bytes]]) -> None:
+        self.add(np.array([k for k, _ in pairs], np.int64), [name for _, name in pairs])
+
+
+class LabelWords:
+    """How labels become numbers: as they are, or if they are words, by a table.
+
+    The first label decides, unless the labels of a store or a model are known.
+
+    Parameters
+    ----------
+    known : dict of str to float, optional
+        Numbers of known words; empty if labels are numbers.
+
+    Attributes
+    ----------
+    are_words : bool or None
+        None before the first label.
+    numbers : dict of str to float
+        Number of each word, in order of first appearance.
+    """
+
+    def __init__(self, known: dict[str, float] | None = None) -> None:
+        self.are_words = None if known is None else bool(known)
+        self.numbers = dict(known or {})
+        self._n_known = len(self.numbers)
+
+    @property
+    def new(self) -> list[str]:
+        """Words that were not known from the start."""
+        return list(self.numbers)[self._n_known :]
+
+    def number(self, word: str) -> float:
+        """Return the number of a word, a new one if the word is new."""
+        found = self.numbers.get(word)
+        if found is None:
+            found = self.numbers[word] = 1.0 + max(self.numbers.values(), default=-1.0)
+        return found
+
+    def encode(self, words: Iterable[str]) -> npt.NDArray[np.float64]:
+        """Return the numbers of words."""
+        return np.array([self.number(word) for word in words], np.float64)

@@ -1,0 +1,172 @@
+"""Cat: write the rows of a store as text or as Arrow records, in the order of the sources."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.progress import Progress
+from sbm.errors import SettingsError, require_path
+from sbm.inputs.arrow import ARROW, SparseRows, write_rows
+from sbm.programs.answers import text_order
+from sbm.programs.predict import opened
+from sbm.rows import Arena
+from sbm.settings import nearest
+from sbm.store.blocks import BlockStore, require_whole
+from sbm.units import format_number
+
+__all__ = ["FORMATS", "cat"]
+
+_NNZ = 1 << 17  # nonzeros of rows that are formatted together
+
+FORMATS = ("libsvm", *ARROW)
+
+
+def cat(
+    store: str | Path,
+    output: str | Path = "-",
+    *,
+    format: str = "libsvm",  # noqa: A002  its name on the command line
+    names: str | Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write the rows of a store in the order of its sources, without expired ones.
+
+    Splitting the output again gives the same rows. LIBSVM text has no row weights and no words: a
+    label that is a word is written as its number. Parquet and Feather files have both.
+
+    Parameters
+    ----------
+    store : str or Path
+    output : str or Path
+        File to write; ``-`` is standard output.
+    format : {"libsvm", "parquet", "feather"}
+        Text, or records of ``label``, ``indices``, ``values`` (unless all are 1) and ``weight`` (if
+        rows have weights), which need pyarrow.
+    names : str or Path, optional
+        Also write the names of features to this file, for ``--feature-names``.
+    progress : Progress, optional
+        Receives the rows written.
+
+    Returns
+    -------
+    dict
+        ``store``, ``output``, ``rows``, ``nnz`` and ``left_out``: ``weights`` or ``words`` that the
+        format cannot hold.
+
+    Raises
+    ------
+    SettingsError
+        The format is unknown.
+    StoreError
+        The store is damaged or a shard, or has no record of the order of its sources; or the output
+        cannot be written. No incomplete file is left.
+    """
+    require_path(store, "the store")
+    for path in (output, *([] if names is None else [names])):
+        require_path(path, "the output")
+    if format not in FORMATS:
+        raise SettingsError(
+            f"unknown format {format!r}; expected one of {', '.join(FORMATS)}"
+            f"{nearest(format, FORMATS)}"
+        )
+    opened_store = BlockStore(store)
+    require_whole(opened_store)
+    progress = Progress.of(progress)
+    rows = _Rows(opened_store, progress)
+    with opened(output) as file:
+        assert file is not None
+        if format == "libsvm":
+            file.writelines(map(_Formatter(opened_store).text, rows))
+        else:
+            write_rows(rows, file, format, str(store), opened_store.value_type)
+    if names is not None:
+        with opened(names) as file:
+            assert file is not None
+            file.writelines(_names(opened_store))
+    words = ["words"] if opened_store.label_names and format == "libsvm" else []
+    weights = ["weights"] if opened_store.has_weights and format == "libsvm" else []
+    return {
+        "store": str(store), "output": str(output), "rows": opened_store.n_rows,
+        "nnz": opened_store.nnz, "left_out": weights + words,
+    }  # fmt: skip
+
+
+class _Rows:
+    """The rows of a store in the order of its sources, in batches of about `_NNZ` nonzeros."""
+
+    def __init__(self, store: BlockStore, progress: Progress) -> None:
+        self._store, self._progress = store, progress
+        self._ids = store.read_feature_ids()
+
+    def __iter__(self) -> Iterator[SparseRows]:
+        store, done = self._store, 0
+        self._progress.start("cat", store.n_rows, "rows")
+        words = dict(zip(store.labels or [], store.label_names, strict=False))
+        for chunks, order in text_order(store):
+            n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+            arena = Arena.of(nnz, store.value_type)
+            rows = store.read(chunks, arena.room(n, "float64", store.has_weights), 0)
+            chosen = rows.take(order)
+            ends = np.cumsum(chosen.lengths, dtype=np.int64)
+            first = 0
+            while first < n:
+                begin = ends[first - 1] if first else 0
+                last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
+                some = chosen.part(first, last - first)
+                places = np.repeat(
+                    some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
+                    some.lengths,
+                ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
+                y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
+                yield SparseRows(
+                    [words[label] for label in y.tolist()] if words else y,
+                    y, some.lengths, self._ids[rows.indices[places]],
+                    None if rows.values is None else rows.values[places], some.weights,
+                )  # fmt: skip
+                first = last
+            done += n
+            self._progress.advance(done, rows=done)
+        self._progress.finish()
+
+
+class _Formatter:
+    """Formats rows as LIBSVM text; each distinct id and value of a batch once."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._dtype = np.dtype(store.manifest["dtype"])
+
+    def text(self, rows: SparseRows) -> bytes:
+        """Return the lines of some rows."""
+        tokens = _spread(rows.ids, lambda identity: f" {identity}:")
+        values: Any = "1" if rows.values is None else _spread(rows.values, self._value)
+        words = (tokens + values).tolist()
+        labels = _spread(rows.numbers, format_number).tolist()
+        lines, begin = [], 0
+        for label, end in zip(labels, np.cumsum(rows.lengths).tolist(), strict=True):
+            lines.append(label + "".join(words[begin:end]) + "\n")
+            begin = end
+        return "".join(lines).encode()
+
+    def _value(self, value: float) -> str:
+        """Return the shortest decimal that reads back as the same value of the store's type."""
+        text = str(self._dtype.type(value)).removesuffix(".0")
+        return text if self._dtype.type(float(text)) == value else repr(value)
+
+
+def _spread(numbers: npt.NDArray[Any], form: Callable[[Any], str]) -> npt.NDArray[np.object_]:
+    """Return the text of each number."""
+    values, code = np.unique(numbers, return_inverse=True)
+    texts = np.empty(len(values), object)
+    texts[:] = [form(value) for value in values.tolist()]
+    return texts[code]
+
+
+def _names(store: BlockStore) -> Iterator[bytes]:
+    """Yield a line ``ID NAME`` for each feature with a name."""
+    names = store.read_names()
+    for identity, name in zip(store.read_feature_ids().tolist(), names or [], strict=False):
+        if name:
+            yield f"{identity} {' '.join(name.split())}\n".encode()

@@ -1,0 +1,67 @@
+"""Data frames for `Model.predict`: their columns become feature ids as in the training."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError, SettingsError
+from sbm.inputs.arrow import frame_source, read_arrow
+from sbm.inputs.matrices import read_rows
+from sbm.inputs.parsing import InputOptions
+from sbm.models.model import FRAMES, Model
+from sbm.programs.predict import other_columns
+
+__all__ = ["Model", "matrix_of"]
+
+
+def matrix_of(model: Model, frame: Any) -> Any:
+    """Return the features of a data frame as a sparse matrix; column k is feature id k.
+
+    Parameters
+    ----------
+    model : Model
+        Trained on a table.
+    frame : object with ``__arrow_c_stream__``
+        A data frame of pandas, polars or pyarrow. Its column of labels, if any, is ignored.
+
+    Raises
+    ------
+    DataError
+        A value is invalid.
+    SettingsError
+        The model was trained on numeric ids.
+    """
+    from scipy.sparse import csr_matrix
+
+    record = model.info.get("names")
+    if not isinstance(record, dict):
+        raise SettingsError(
+            "the model was trained on feature ids, but the data has column names; pass a matrix "
+            "whose column k is feature id k"
+        )
+    options = InputOptions(labels=False).following(record, "the model")
+    source = frame_source(frame, "the table", options)
+    ids = [np.empty(0, np.int64)]
+    values, lengths = [np.empty(0)], [np.zeros(1, np.int64)]
+    for piece in read_rows(read_arrow, source, dtype="float64"):
+        if piece.problems:
+            raise DataError(piece.problems[0])
+        rows = piece.parsed
+        ids.append(rows.ids)
+        values.append(_values(rows.values, len(rows.ids)))
+        lengths.append(np.diff(rows.indptr))
+    for warning in other_columns([source]):
+        warnings.warn(warning, stacklevel=4)
+    columns = np.concatenate(ids)
+    shape = (sum(map(len, lengths)) - 1, int(columns.max(initial=0)) + 1)
+    ends = np.cumsum(np.concatenate(lengths))
+    return csr_matrix((np.concatenate(values), columns, ends), shape=shape)
+
+
+def _values(values: npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.float64]:
+    return np.ones(n) if values is None else values.astype(np.float64, copy=False)
+
+
+FRAMES["matrix"] = matrix_of

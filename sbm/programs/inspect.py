@@ -1,0 +1,164 @@
+"""Inspect: the weights of a model in words, and what changed between two models."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import SettingsError, require_path
+from sbm.models.liblinear import load_model
+from sbm.models.model import Model
+
+__all__ = ["inspect"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def inspect(
+    model: str | Path | Model, newer: str | Path | Model | None = None, *, top: int = 10
+) -> dict[str, Any]:
+    """Describe the weights of a model, or the changes from one model to another.
+
+    Parameters
+    ----------
+    model : str, Path or Model
+        A model of sbm or LIBLINEAR.
+    newer : str, Path or Model, optional
+        Model to compare with.
+    top : int
+        Number of largest and of smallest weights, or of changes, per class.
+
+    Returns
+    -------
+    dict
+        ``model``, ``loss``, ``labels``, ``features`` (of the training data), ``weights`` (of all
+        features and outputs), ``nonzero_weights``, ``nonzero_share``, ``scale`` (how features were
+        scaled while training) and ``classes``: for each output its ``label``, ``intercept``,
+        ``nonzero_weights``, ``l1_norm``, ``l2_norm``, ``largest_weight``, and the lists ``top`` and
+        ``bottom`` of features with ``id``, ``name`` (or None) and ``weight``.
+
+        With `newer`, instead: ``models`` (both names), ``labels_added``, ``labels_removed``,
+        ``features_added``, ``features_removed`` (features with nonzero weights) and ``classes``:
+        for each label of both its ``label``, ``cosine`` (None if a model has no weights),
+        ``l2_change``, ``intercepts`` and the list ``changes`` of features with ``id``, ``name``,
+        ``before`` and ``after``, the largest change first.
+
+    Raises
+    ------
+    SettingsError
+        `top` is below 1.
+    StoreError
+        A model cannot be read.
+    """
+    if top < 1:
+        raise SettingsError(f"top is {top}; it must be at least 1")
+    first, name = _opened(model)
+    if newer is None:
+        return _describe(first, name, top)
+    second, newer_name = _opened(newer)
+    return _compare(first, second, top) | {"models": [name, newer_name]}
+
+
+def _opened(model: str | Path | Model) -> tuple[Model, str | None]:
+    if not isinstance(model, Model):
+        require_path(model, "the model")
+    return load_model(model), None if isinstance(model, Model) else str(model)
+
+
+def _describe(model: Model, name: str | None, top: int) -> dict[str, Any]:
+    n_features, n_outputs = len(model.ids) + len(model.zero_ids), model.W.shape[1]
+    nonzero = int(np.count_nonzero(model.W))
+    return {
+        "model": name,
+        "loss": model.info.get("loss"),
+        "labels": model.classes_.tolist(),
+        "features": n_features,
+        "weights": n_features * n_outputs,
+        "nonzero_weights": nonzero,
+        "nonzero_share": nonzero / max(1, n_features * n_outputs),
+        "scale": model.info.get("settings", {}).get("scale", "none"),
+        "classes": [_describe_output(model, output, top) for output in range(n_outputs)],
+    }
+
+
+def _describe_output(model: Model, output: int, top: int) -> dict[str, Any]:
+    largest, w = model.ranked(output, top)
+    smallest, _ = model.ranked(output, -top)
+    return {
+        "label": _label(model, output),
+        "intercept": float(model.bias * model.bias_weights[output]),
+        "nonzero_weights": int(np.count_nonzero(w)),
+        "l1_norm": float(np.abs(w).sum()),
+        "l2_norm": float(np.sqrt(w @ w)),
+        "largest_weight": float(np.abs(w).max(initial=0.0)),
+        "top": [{**_feature(model, row), "weight": float(w[row])} for row in largest.tolist()],
+        "bottom": [{**_feature(model, row), "weight": float(w[row])} for row in smallest.tolist()],
+    }
+
+
+def _label(model: Model, output: int) -> Any:
+    """Return the label that a large decision value of an output stands for; None for numbers."""
+    classes = model.classes_.tolist()
+    if not classes:
+        return None
+    return classes[-1 if model.W.shape[1] == 1 else output]
+
+
+def _feature(model: Model, row: int) -> dict[str, Any]:
+    named = model.feature_name(row)
+    return {"id": int(model.ids[row]), "name": named if isinstance(named, str) else None}
+
+
+def _compare(before: Model, after: Model, top: int) -> dict[str, Any]:
+    ours, theirs = before.classes_.tolist(), after.classes_.tolist()
+    outputs = {_label(after, k): k for k in range(after.W.shape[1])}
+    pairs = [(k, outputs.get(_label(before, k))) for k in range(before.W.shape[1])]
+    ids = np.union1d(before.ids, after.ids)
+    W, V = before.weights_of(ids), after.weights_of(ids)
+    was, now = W.any(axis=1), V.any(axis=1)
+    models = (after, before)
+    return {
+        "labels_added": [label for label in theirs if label not in ours],
+        "labels_removed": [label for label in ours if label not in theirs],
+        "features_added": int(np.count_nonzero(now & ~was)),
+        "features_removed": int(np.count_nonzero(was & ~now)),
+        "classes": [
+            {
+                "label": _label(before, k),
+                "intercepts": [
+                    float(m.bias * m.bias_weights[j]) for m, j in ((before, k), (after, other))
+                ],
+                **_changes(ids, W[:, k], V[:, other], models, top),
+            }
+            for k, other in pairs
+            if other is not None
+        ],
+    }
+
+
+def _changes(
+    ids: npt.NDArray[np.int64], w: Floats, v: Floats, models: tuple[Model, Model], top: int
+) -> dict[str, Any]:
+    change = np.abs(v - w)
+    length = float(np.sqrt((w @ w) * (v @ v)))
+    order = np.argsort(-change, kind="stable")[:top]
+    return {
+        "cosine": float(w @ v) / length if length else None,
+        "l2_change": float(np.sqrt(change @ change)),
+        "changes": [
+            {
+                "id": int(ids[k]), "name": _name_in(models, int(ids[k])),
+                "before": float(w[k]), "after": float(v[k]),
+            }
+            for k in order[change[order] > 0].tolist()
+        ],
+    }  # fmt: skip
+
+
+def _name_in(models: tuple[Model, Model], identity: int) -> str | None:
+    for model in models:
+        rows = np.flatnonzero(model.ids == identity)
+        if len(rows) and isinstance(name := model.feature_name(int(rows[0])), str):
+            return name
+    return None

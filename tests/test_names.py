@@ -1,0 +1,229 @@
+"""Names of features and labels that are words: in stores, models, predictions and exports."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers import store_rows
+
+import sbm
+from sbm.cli import cli
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.inputs.nametable import NameTable
+from sbm.store.blocks import BlockStore
+from sbm.store.manifest import read_manifest
+
+RNG = np.random.default_rng(0)
+COLOURS = ["red", "grün", "blue"]
+
+
+def animals(path: Path, n: int = 120, first: int = 0) -> Path:
+    """Write a table whose class follows from its columns."""
+    lines = ["size,colour,animal"]
+    for k in range(first, first + n):
+        colour = COLOURS[k % 3]
+        lines.append(f"{k % 7},{colour},{'zebra' if colour == 'red' else 'ant ear'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def names_of(store: Path) -> dict[int, str]:
+    opened = BlockStore(store)
+    names = opened.read_names()
+    return (
+        {} if names is None else dict(zip(opened.read_feature_ids().tolist(), names, strict=True))
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("names")
+    store = folder / "a.sbm"
+    sbm.split(animals(folder / "a.csv"), store, label="animal", blocks=3)
+    model, _ = sbm.train(store, folder / "a.model", sbm.Settings(loss="log_loss", bias=1))
+    return folder, model
+
+
+def test_words_are_classes_in_alphabetical_order(trained):
+    folder, model = trained
+    manifest = read_manifest(folder / "a.sbm")
+    assert manifest["labels"]["names"] == ["ant ear", "zebra"]
+    assert (model.labels, model.label_names) == ([0.0, 1.0], ["ant ear", "zebra"])
+    name, weight = model.top(1, "zebra")[0]
+    assert (name, weight > 0) == ("colour=red", True)
+    assert {name for name, _ in model.top(-9)} >= {"colour=grün", "colour=blue"}
+    assert names_of(folder / "a.sbm").keys() == {*model.ids.tolist()}
+    report = sbm.predict(model, folder / "a.csv", folder / "out", probability=True)
+    assert report["accuracy"] == 1
+    assert (report["labels"], report["classes"][1]["label"]) == (["ant ear", "zebra"], "zebra")
+    lines = (folder / "out").read_text().splitlines()
+    assert lines[0] == "labels ant ear zebra"
+    assert lines[1].startswith("zebra 0.")
+    assert sbm.info(folder / "a.model")["labels"] == ["ant ear", "zebra"]
+
+
+def test_unknown_words_count_as_wrong(trained):
+    folder, model = trained
+    (folder / "new.csv").write_text("size,colour,animal\n1,red,zebra\n2,red,cow\n3,blue,\n")
+    report = sbm.predict(model, folder / "new.csv", confusion=[folder / "c.tsv"])
+    assert (report["correct"], report["unknown_labels"], report["unlabelled_rows"]) == (1, 1, 1)
+    assert report["warnings"] == ["labels not in the model: cow; their rows count as wrong"]
+    assert "zebra\t1" in (folder / "c.tsv").read_text()
+
+
+def test_numbers_and_words_are_not_mixed(tmp_path):
+    (tmp_path / "n.csv").write_text("size,label\n1,0\n2,1\n3,1\n")
+    model, _ = sbm.train(tmp_path / "n.csv", tmp_path / "n.model")
+    (tmp_path / "w.csv").write_text("size,label\n1,zebra\n")
+    with pytest.raises(DataError, match=r"w\.csv:2: found 'zebra' .*numeric label"):
+        sbm.predict(model, tmp_path / "w.csv")
+    sbm.split(tmp_path / "n.csv", tmp_path / "n.sbm")
+    with pytest.raises(DataError, match=r"w\.csv:2: found 'zebra' .*numeric label"):
+        sbm.split(tmp_path / "w.csv", tmp_path / "n.sbm", append=True)
+    sbm.split(tmp_path / "n.csv", tmp_path / "words.sbm", categorical=["label"])
+    assert read_manifest(tmp_path / "words.sbm")["labels"]["names"] == ["0", "1"]
+    with pytest.raises(DataError, match=r"words such as 0, but squared_error needs numbers"):
+        sbm.train(tmp_path / "words.sbm", settings={"loss": "squared_error"})
+
+
+def test_appended_words_keep_their_numbers(tmp_path):
+    store = tmp_path / "a.sbm"
+    sbm.split(animals(tmp_path / "a.csv"), store, label="animal", blocks=2)
+    (tmp_path / "b.csv").write_text("size,legs,animal\n9,8,octopus\n9,6,bee\n1,4,zebra\n")
+    sbm.split(tmp_path / "b.csv", store, append=True)
+    manifest = read_manifest(store)["labels"]
+    assert manifest["names"] == ["ant ear", "zebra", "bee", "octopus"]
+    counts = dict(zip(BlockStore(store).label_names, manifest["counts"], strict=True))
+    assert counts == {"ant ear": 80, "zebra": 41, "bee": 1, "octopus": 1}
+    assert set(names_of(store).values()) >= {"size", "legs", "colour=red"}
+    settings = sbm.Settings(loss="crammer_singer", class_weight={"bee": 2})
+    model, _ = sbm.train(store, settings=settings, model=tmp_path / "m.model")
+    assert model.classes_.tolist() == manifest["names"]
+    with pytest.raises(SettingsError, match=r"label cow, but the labels are ant ear, zebra"):
+        sbm.train(store, tmp_path / "n.model", {"class_weight": {"cow": 2}})
+
+
+def test_arrays_may_have_words_and_column_names(tmp_path):
+    X = RNG.normal(size=(60, 3))
+    y = np.array(["low", "high"])[(X[:, 1] > 0).astype(int)]
+    sbm.split((X, y), tmp_path / "a.sbm", feature_names=["a", "b", "c"])
+    model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model")
+    assert model.classes_.tolist() == ["high", "low"]
+    assert model.top(-1, "low")[0][0] == "b"
+    assert (model.predict(X) == y).mean() > 0.9
+    estimator = model.to_sklearn()
+    assert (estimator.predict(X) == model.predict(X)).all()
+    with pytest.raises(DataError, match=r"chunk 1: y has dtype int.*words"):
+        sbm.split([(X, y), (X, (y == "low").astype(int))], tmp_path / "b.sbm")
+
+
+def test_ids_of_text_get_names_from_a_file(tmp_path):
+    (tmp_path / "a.svm").write_text("1 1:1 7:2\n-1 1:-1 9:1\n" * 5)
+    (tmp_path / "names.txt").write_text("7 lucky number\n\n1 größe\n")
+    line = f"train {tmp_path}/a.svm --feature-names {tmp_path}/names.txt -o {tmp_path}/m.model"
+    assert CliRunner().invoke(cli, [*line.split(), "--json"]).exit_code == 0
+    model = sbm.Model.load(tmp_path / "m.model")
+    assert {model.feature_name(k) for k in range(3)} == {"größe", "lucky number", 9}
+    for text in ("7\n", "x y\n", f"{1 << 63} a\n"):
+        (tmp_path / "names.txt").write_text(f"1 a\n{text}")
+        with pytest.raises(DataError, match=r"names\.txt:2: found .*id and its name"):
+            sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=tmp_path / "names.txt")
+    with pytest.raises(StoreError, match="does not exist"):
+        sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=tmp_path / "no.txt")
+    assert not (tmp_path / "a.sbm").exists()
+
+
+def test_names_can_be_left_out(tmp_path):
+    animals(tmp_path / "a.csv")
+    for names in (True, False):
+        sbm.split(tmp_path / "a.csv", tmp_path / f"{names}.sbm", label="animal", names=names)
+    assert store_rows(tmp_path / "True.sbm") == store_rows(tmp_path / "False.sbm")
+    assert not names_of(tmp_path / "False.sbm")
+    assert len(names_of(tmp_path / "True.sbm")) == 4
+
+
+def test_rare_features_have_no_names(tmp_path):
+    (tmp_path / "a.csv").write_text("y,w,n\n1,often,1\n0,often,\n1,once,2\n")
+    sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", min_count=2)
+    assert set(names_of(tmp_path / "a.sbm").values()) == {"w=often", "n"}
+
+
+def test_colliding_names_are_reported(tmp_path):
+    columns = [f"c{k}" for k in range(9)]
+    (tmp_path / "a.csv").write_text(",".join([*columns, "y"]) + "\n" + "1," * 9 + "1\n")
+    with pytest.raises(DataError, match=r"columns c\d and c\d .* 3 bits; use --hash-bits \d+") as e:
+        sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=3)
+    bits = int(str(e.value).rsplit(maxsplit=1)[1])
+    sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=bits)
+    (tmp_path / "b.csv").write_text("y,w\n" + "".join(f"1,{k}x\n0,{k}y\n" for k in range(20)))
+    report = sbm.split(tmp_path / "b.csv", tmp_path / "b.sbm", hash_bits=4)
+    one, other = report["collisions"][0]
+    assert one.startswith("w=")
+    assert one != other
+
+
+def test_memory_for_names_counts_in_the_plan(tmp_path):
+    word = "x" * 200
+    with open(tmp_path / "a.csv", "w") as file:
+        file.write("y,w\n")
+        file.writelines(f"{k % 2},{word}{k}\n" for k in range(150_000))
+    with pytest.raises(MemoryPlanError, match=r"ids and names .*--no-names"):
+        sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="200MB", threads=1)
+    sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="200MB", threads=1, names=False)
+
+
+def test_first_name_of_an_id_is_kept():
+    table = NameTable()
+    table.add(np.array([5, 1 << 40, 5]), [b"a", "größe".encode(), b"b"])
+    table.add(np.array([7, 5]), [b"", b"c"])
+    assert list(table.of(np.array([1 << 40, 3, 7, 5]))) == ["größe", "", "", "a"]
+    assert table.collisions == [(b"a", b"b"), (b"a", b"c")]
+    assert list(NameTable().of(np.array([1, 2]))) == ["", ""]
+
+
+def test_exports_have_names(trained):
+    folder, model = trained
+    sbm.export(model, folder / "m.json", format="json")
+    content = json.loads((folder / "m.json").read_text())
+    assert content["labels"] == ["ant ear", "zebra"]
+    assert "colour=grün" in content["names"].values()
+    sbm.export(model, folder / "m.npz", format="npz")
+    with np.load(folder / "m.npz") as file:
+        assert file["labels"].tolist() == ["ant ear", "zebra"]
+        names = dict(zip(file["ids"].tolist(), file["names"].tolist(), strict=True))
+    assert names == {int(k): v for k, v in content["names"].items()}
+
+
+def test_names_of_vw_text_have_their_namespace(tmp_path):
+    (tmp_path / "a.vw").write_text(
+        "1 |user age:33 city=Oslo |i:2 red\r\n-1 'tag | x city=Oslo\n" * 3
+    )
+    for threads in (1, 3):
+        sbm.split(tmp_path / "a.vw", tmp_path / "a.sbm", threads=threads, force=True)
+        names = names_of(tmp_path / "a.sbm")
+        assert set(names.values()) == {"user^age", "user^city=Oslo", "i^red", "x", "city=Oslo"}
+    model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model")
+    (tmp_path / "b.vw").write_text("1 |user age:1\n")
+    sbm.predict(model, tmp_path / "b.vw", tmp_path / "out", decision=True)
+    assert float((tmp_path / "out").read_text()) == dict(model.top(9))["user^age"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "vw"])
+def test_names_do_not_depend_on_threads(tmp_path, monkeypatch, ending):
+    words = RNG.integers(0, 500, 4000).tolist()
+    rows = [f"{k % 2} | w={w}x a:{k}\n" for k, w in enumerate(words)]
+    if ending == "csv":
+        rows = ["y,w,a\n"] + [f"{k % 2},{w}x,{k}\n" for k, w in enumerate(words)]
+    (tmp_path / f"a.{ending}").write_text("".join(rows))
+    found = []
+    for threads, piece in ((1, 1000), (3, 1000), (1, 2 << 20)):
+        if ending == "vw":  # a piece of a table is read column by column
+            monkeypatch.setattr("sbm.inputs.text.PIECE", piece)
+        sbm.split(
+            tmp_path / f"a.{ending}", tmp_path / "a.sbm", hash_bits=7, force=True, threads=threads
+        )
+        found.append(names_of(tmp_path / "a.sbm"))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 100

@@ -1,0 +1,101 @@
+"""Compressed inputs: the same bytes, bounded pieces and windows, and no truncation unnoticed."""
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import sbm
+from sbm.errors import DataError, MemoryPlanError
+from sbm.inputs.packed import ERRORS, MOST, USUAL, Unpacked, window_of
+
+
+def zstd(data: bytes, window: int = 20, *, checksum: bool = False) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters(window_log=window, write_checksum=checksum)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return packer.compress(data) + packer.flush()  # the frame does not state its size
+
+
+def xz(data: bytes, dictionary: int) -> bytes:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": dictionary}]
+    return lzma.compress(data, filters=filters)
+
+
+PACK: dict[str, list[Callable[[bytes], bytes]]] = {
+    ".gz": [gzip.compress, lambda data: gzip.compress(data, 1)],
+    ".bz2": [bz2.compress],
+    ".xz": [lzma.compress, lambda data: xz(data, 1 << 22)],
+    ".zst": [zstd, lambda data: zstd(data, 15, checksum=True), zstandard.compress,
+             lambda data: b"\x5a\x2a\x4d\x18\3\0\0\0abc" + zstd(data)],
+}  # fmt: skip
+
+
+def unpack(name: str, data: bytes, room: int = 1 << 20) -> bytes:
+    stream, found, piece = Unpacked(io.BytesIO(data).read, name, 0), b"", bytearray(room)
+    while n := stream.readinto(memoryview(piece)):
+        assert n <= MOST
+        found += piece[:n]
+    return found
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_frames_are_unpacked_in_bounded_pieces(ending: str) -> None:
+    dice = random.Random(ending)
+    for _ in range(20):
+        data = packed = b""
+        for pack in dice.choices(PACK[ending], k=dice.randrange(1, 4)):
+            blank, noise = dice.choice([0, 10, 3 << 20]), dice.choice([0, 5, 200_000])
+            part = dice.randbytes(noise) + b"\n" * blank + dice.randbytes(noise // 2)
+            data, packed = data + part, packed + pack(part)
+        assert unpack("A" + ending.upper(), packed, dice.choice([1 << 12, 1 << 20])) == data
+        if data:
+            with pytest.raises(ERRORS):
+                unpack("a" + ending, packed[: -dice.randrange(1, 9)])
+
+
+def text(n: int) -> bytes:
+    return b"".join(b"%d %d:1\n" % (k % 2, k % 9 + 1) for k in range(n))
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("a.svm.zst", lambda data: zstd(data, 27)), ("a.svm.xz", lambda data: xz(data, 1 << 26))],
+)
+def test_window_is_part_of_the_memory_plan(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(pack(text(100)))
+    assert 1 << 26 <= window_of(str(path)) < 1 << 28
+    with pytest.raises(MemoryPlanError, match="to read and decompress") as caught:
+        sbm.split(path, tmp_path / "s.sbm", mem="156MB")
+    least = caught.value.least_bytes
+    assert sbm.split(path, tmp_path / "s.sbm", mem=least)["rows"] == 100
+    with pytest.raises(MemoryPlanError, match="to read and decompress"):
+        sbm.train(path, tmp_path / "m.model", {"mem": "156MB"})
+    with pytest.raises(MemoryPlanError, match="to decompress"):
+        sbm.stream(path, tmp_path / "t.model", {"mem": "160MB"})
+    # Of a later frame nothing is known when memory is planned.
+    path.write_bytes(zstd(text(100)) + zstd(text(100), 27))
+    if name.endswith("zst"):
+        assert window_of(str(path)) == 0
+        with pytest.raises(DataError, match=r"window of 134 MB.*decompress it first"):
+            sbm.split(path, tmp_path / "t.sbm", mem="160MB")
+
+
+def test_usual_windows_need_no_plan(tmp_path: Path) -> None:
+    for ending, packs in PACK.items():
+        for pack in packs:
+            path = tmp_path / f"a{ending}"
+            path.write_bytes(pack(text(10)))
+            assert window_of(str(path)) == 0
+    path = tmp_path / "a.zst"
+    path.write_bytes(zstandard.ZstdCompressor(level=19).compressobj().compress(text(9)))
+    assert window_of(str(path)) == 0
+    assert USUAL == 8 << 20

@@ -1,0 +1,214 @@
+"""Wide tables of Parquet, Feather and CSV files, and data frames."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import store_rows
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.linear_model import LogisticRegression
+
+import sbm
+from sbm.errors import DataError, SettingsError
+
+pa = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+pq, feather = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.feather")
+csv = pytest.importorskip("pyarrow.csv")
+
+RNG = np.random.default_rng(5)
+N = 400
+COLOURS = np.array(["red", "grün", "blue, dark"])
+SETTINGS = {"loss": "log_loss", "tol": 1e-8, "max_passes": 300, "C": 0.5}
+OPTIONS = {"dtype": "float64", "categorical": ["zip"], "exclude": ["id"]}
+
+
+def people(n=N, first=0):
+    """A table of numbers, a boolean, strings, a category, missing cells, and words as labels."""
+    random = np.random.default_rng(first)
+    size = np.round(random.normal(size=n), 3)
+    colour = COLOURS[random.integers(0, 3, n)]
+    score = size + (colour == "red") + random.normal(size=n) * 0.3
+    return pa.table({
+        "id": np.arange(first, first + n),
+        "size": pa.array(size, mask=random.random(n) < 0.1),
+        "old": random.random(n) < 0.5,
+        "colour": pa.array(colour).dictionary_encode(),
+        "zip": random.integers(0, 5, n) + 90000,
+        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)], pa.large_string()),
+        "w": random.choice([0.5, 1.0, 2.0], n),
+        "label": pa.array(np.where(score > 0.3, "yes", "no")),
+    })  # fmt: skip
+
+
+def in_turn(data, folder, **options):
+    """Rows of a store of one block, with the weights."""
+    name = folder / "turn.sbm"
+    sbm.split(data, name, shuffle=False, blocks=1, force=True, **{**OPTIONS, **options})
+    return store_rows(name)
+
+
+def write_folder(folder, parts=3):
+    (folder / "people" / "more").mkdir(parents=True)
+    for k in range(parts):
+        place = folder / "people" / ("more" if k else "")
+        pq.write_table(people(first=k * N), place / f"part-{k}.parquet", row_group_size=90)
+    return folder / "people"
+
+
+def test_formats_give_the_same_rows(tmp_path):
+    table = people()
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    feather.write_feather(table, tmp_path / "a.feather")
+    plain = table.set_column(3, "colour", table["colour"].cast("string"))
+    csv.write_csv(plain.set_column(2, "old", table["old"].cast("int8")), tmp_path / "a.csv")
+    expected = in_turn(tmp_path / "a.csv", tmp_path)
+    assert len(expected[0]) == N
+    assert sum(len(features) for _, features in expected[0]) > 3 * N
+    for data in (tmp_path / "a.parquet", tmp_path / "a.feather", table):
+        assert in_turn(data, tmp_path) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sbm.inputs.matrices.PIECE", 600)
+        assert in_turn(tmp_path / "a.parquet", tmp_path) == expected
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_data_frames_train_and_predict(tmp_path, library):
+    table = people()
+    if library == "pandas":
+        pytest.importorskip("pandas", reason="not installed")
+        frame = table.to_pandas()
+    elif library == "polars":
+        frame = pytest.importorskip("polars", reason="not installed").from_arrow(table)
+    else:
+        frame = table
+    if library != "pyarrow":
+        assert in_turn(frame, tmp_path) == in_turn(table, tmp_path)
+    options = {**OPTIONS, "weight": "w"}
+    model, report = sbm.train(frame, tmp_path / "m.model", SETTINGS, **options)
+    assert report["converged"]
+    pq.write_table(table, tmp_path / "a.parquet")
+    sbm.predict(model, tmp_path / "a.parquet", tmp_path / "out")
+    labels = model.predict(frame)
+    assert labels.tolist() == (tmp_path / "out").read_text().split()
+    assert (labels == np.array(table["label"])).mean() > 0.8
+    assert model.predict_proba(table.drop_columns(["label", "w"])).shape == (N, 2)
+    with pytest.warns(UserWarning, match=r"missing colour; unknown Colour"):
+        model.predict(table.rename_columns([n.replace("colo", "Colo") for n in table.column_names]))
+
+
+def test_optimum_is_that_of_scikit_learn(tmp_path):
+    """One-hot columns for words, no intercept; missing numbers are 0."""
+    table = people()
+    model, report = sbm.train(table, tmp_path / "m.model", SETTINGS, weight="w", **OPTIONS)
+    rows = [
+        {
+            "size": row["size"] or 0.0, "old": float(row["old"]),
+            **{name: str(row[name]) for name in ("colour", "zip", "city")},
+        }
+        for row in table.to_pylist()
+    ]  # fmt: skip
+    X = DictVectorizer()
+    theirs = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    theirs.fit(X.fit_transform(rows), np.array(table["label"]), sample_weight=np.array(table["w"]))
+    ours = dict(zip(list(model.names), model.W[:, 0], strict=True))
+    assert {*ours} == {*X.feature_names_}
+    expected = dict(zip(X.feature_names_, theirs.coef_[0], strict=True))
+    assert ours == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert report["relative_gap"] <= 1e-8
+    assert model.classes_.tolist() == theirs.classes_.tolist()
+
+
+def test_folder_of_parquet_is_read(tmp_path):
+    folder = write_folder(tmp_path)
+    files = sorted(folder.glob("**/*.parquet"))
+    settings = {**SETTINGS, "threads": 1}
+    whole, _ = sbm.train(folder, tmp_path / "a.model", settings, **OPTIONS)
+    listed, _ = sbm.train(files, tmp_path / "b.model", settings, **OPTIONS)
+    globbed, _ = sbm.train(f"{folder}/**/*.parquet", tmp_path / "c.model", settings, **OPTIONS)
+    assert whole.info["rows"] == 3 * N
+    for other in (listed, globbed):
+        np.testing.assert_array_equal(whole.W, other.W)
+    report = sbm.predict(whole, folder)
+    assert (report["rows"], report["warnings"]) == (3 * N, [])
+    sbm.split(files[:2], tmp_path / "a.sbm", **OPTIONS)
+    assert sbm.split(files[2], tmp_path / "a.sbm", append=True)["rows_in_all"] == 3 * N
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="without Parquet"):
+        sbm.split(tmp_path / "empty", tmp_path / "e.sbm")
+
+
+def change(table, **columns):
+    for name, column in columns.items():
+        table = table.drop_columns([name]) if name in table.column_names else table
+        table = table if column is None else table.append_column(name, column)
+    return table
+
+
+WORDS = pa.array(["x"] * N)
+LISTS = pa.array([[1.0]] * N)
+REFUSED = [
+    ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
+    ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
+    ({"city": None}, {}, r"no column city, which the files before have.*--exclude city"),
+    ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
+    ({"label": None}, {}, r"found no label or y or target"),
+    ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
+    ({}, {"weight": "v"}, r"column v of --weight not found"),
+    ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
+    ({}, {"categorical": ["v"]}, r"column v of --categorical not found"),
+    ({}, {"weight": "city"}, r"weights in column city have type large_string"),
+    ({"size": pa.array([np.inf] + [1.0] * (N - 1))}, {}, r"row 1: found inf in column size"),
+    ({"label": pa.array([None] + ["yes"] * (N - 1))}, {}, r"row 1: found '' where a label"),
+    ({}, {"hash_bits": 2}, r"columns \w+ and \w+ have the same id in 2 bits; use --hash-bits \d"),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "facts"), REFUSED)
+def test_bad_table_is_refused_whole(tmp_path, columns, options, facts):
+    """The second file differs from the first."""
+    pq.write_table(people(), tmp_path / "a.parquet")
+    pq.write_table(change(people(first=1), **columns), tmp_path / "b.parquet")
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    with pytest.raises(DataError, match=facts):
+        sbm.split(files, tmp_path / "a.sbm", **{**OPTIONS, **options})
+    assert not list(tmp_path.glob("*.sbm*"))
+
+
+def test_null_and_nan_are_missing(tmp_path):
+    table = pa.table({
+        "y": [1, 0, 1], "n": pa.array([np.nan, None, 2.0], from_pandas=False), "e": pa.nulls(3),
+        "s": pa.array([None, "", " "]), "d": pa.array([None, "a", "b"]).dictionary_encode(),
+    })  # fmt: skip
+    (rows,) = in_turn(table, tmp_path, categorical=[], exclude=[])
+    assert [len(features) for _, features in rows] == [0, 1, 2]
+
+
+def test_model_of_ids_refuses_tables_of_names(tmp_path):
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    model, _ = sbm.train(tmp_path / "a.svm", tmp_path / "a.model")
+    pq.write_table(people(), tmp_path / "a.parquet")
+    with pytest.raises(SettingsError, match="feature names"):
+        sbm.predict(model, tmp_path / "a.parquet")
+    with pytest.raises(SettingsError, match="no file name"):
+        sbm.split(people())
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_table_larger_than_memory_keeps_the_bound(tmp_path):
+    """Row groups are half of the table, which is larger than --mem when decoded."""
+    n, width = 1_200_000, 45
+    columns = {f"c{k}": RNG.integers(0, 9, n) / 4 for k in range(width)}
+    table = pa.table({**columns, "y": np.where(columns["c0"] > 1, "yes", "no")})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=n // 2)
+    assert table.nbytes > 400_000_000
+    del table, columns
+    code = (
+        "import sbm, sys; from sbm.engine.machine import peak_bytes;"
+        "sbm.split(sys.argv[1], sys.argv[2], mem='400MB', threads=2);"
+        "print(peak_bytes())"
+    )
+    paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a.sbm")]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, check=True)
+    assert int(done.stdout) < 400_000_000
