@@ -81,8 +81,8 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "sign of the step of weights", "sbm/solver/kernels/rounds.py",
-        "w, step * s)",
-        "w, -step * s)",
+        "add(indices, values, begin, end, w, step * sign)",
+        "add(indices, values, begin, end, w, -step * sign)",
     ),
     Mutation(
         "shrinking: which rows later rounds leave out", "sbm/solver/kernels/rounds.py",
@@ -140,14 +140,14 @@ MUTATIONS = (
         "False",
     ),
     Mutation(
-        "checksum of a record", "sbm/store/manifest.py",
+        "checksum of a record", "sbm/store/records.py",
         'or checksum(content) != outer["crc32"]',
         "",
     ),
     Mutation(
         "fsync before the rename", "sbm/store/files.py",
-        "os.fsync(file.fileno())",
-        "file.fileno()",
+        "file.flush()\n                os.fsync(handle)",
+        "file.flush()",
     ),
     Mutation(
         "blocks are durable before the manifest names them", "sbm/store/blocks.py",
@@ -206,7 +206,7 @@ MUTATIONS = (
     ),
     Mutation(
         "resume: identity has the data", "sbm/programs/training/state.py",
-        'checksum([store.manifest["blocks"], generations])',
+        'checksum([known[b["file"]] for b in store.manifest["blocks"]])',
         "0",
     ),
 )  # fmt: skip

@@ -490,7 +490,6 @@ def test_ranks_switch_to_newton_together(tmp_path, model):
     options = {"loss": "squared_hinge", "C": 1.0, "checkpoint_every": 0}
     (_, report), *_ = train(2, store, tmp_path / "whole.model", options)
     assert report["converged"]
-    for _ in range(2):
-        stop(2, store, model, options, 2)
+    stop(2, store, model, options, 4)
     train(2, store, model, options)
     assert model.read_bytes() == (tmp_path / "whole.model").read_bytes()

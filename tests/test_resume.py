@@ -375,11 +375,11 @@ def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, m
     hold = (
         "import signal, sys, os, sbm.engine.memory as m, sbm.programs.training.training as t\n"
         "m.MOST_WHOLE = 0\n"
-        "old = t.Training._after_stretch\n"
+        "old = t.Training._after_step\n"
         "def after(self):\n"
         f"    if self.state.passes == 3: os.kill(os.getpid(), {int(number)})\n"
         "    old(self)\n"
-        "t.Training._after_stretch = after\n"
+        "t.Training._after_step = after\n"
         f"import sbm.cli; sbm.cli.main({[*line, '-q']!r})\n"
     )
     done = finished([sys.executable, "-c", hold], cwd=tmp_path)

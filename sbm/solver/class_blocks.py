@@ -79,9 +79,12 @@ class ClassBlocks(MultiProblem):
     blocks: Sequence[Integers] = ()
 
     def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
-        """Visit a working set by pairs of blocks; see `MultiProblem.solve`."""
+        """Visit a working set by pairs of blocks; see `MultiProblem.solve`.
+
+        Several processes visit all classes of a row together.
+        """
         n = len(self.blocks)
-        if n < LEAST_BLOCKS:
+        if n < LEAST_BLOCKS or how.damping is not None:
             return super().solve(work, W, how)
         random = np.random.default_rng(int(how.state[0]))
         how.state[0] = random.integers(1, 2**63, dtype=np.uint64)

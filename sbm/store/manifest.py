@@ -102,6 +102,8 @@ def _find_contradiction(manifest: dict[str, Any]) -> str:
         rows, nnz = entry["bytes"] * MOST_ROWS_A_BYTE, entry["bytes"] * MOST_NNZ_A_BYTE
         if entry["rows"] > rows or entry["nnz"] > nnz:
             return f"{entry['file']} is too small for its rows"
+    if manifest["value_type"] not in ("ones", manifest["dtype"]):
+        return "values of another type than its dtype"
     if labels is not None and not len(labels["values"]) == len(labels["counts"]) <= 1 << 16:
         return "counts of labels do not match"
     names = (labels or {}).get("names", [])

@@ -53,6 +53,13 @@ def _number_or_inf(value: Any) -> bool:
     return _number(value) or (type(value) is float and math.isinf(value))
 
 
+def _setting(value: Any) -> bool:
+    """Whether this is not a number that is too large; `Settings` checks the rest."""
+    if isinstance(value, dict):
+        return all(map(_setting, value.values()))
+    return type(value) is not int or abs(value) < 1 << 62
+
+
 def _weight(value: Any) -> bool:
     return type(value) is float and 0 < value < math.inf
 
@@ -119,7 +126,7 @@ _NEEDS: Table = {
     "rows": _count, "nnz": _count, "longest": _count, "features": _count, "largest_id": _count,
     "hashed": bool, "labels": _count, "has_values": bool,
 }  # fmt: skip
-_SETTINGS: Table = {"C?": _number, "loss?": str}  # others are compared, not used
+_SETTINGS: Table = {"C?": _number, "loss?": str, "*": _setting}
 _CHECKPOINT: Table = {
     "state": _STATE_FILE, "alphas": {"*": _text(r"alpha-\d{5,}\.\d{6,}\.sba")},
     "crc32": {"*": _crc}, "log_bytes": _count, "settings?": _SETTINGS,
