@@ -183,7 +183,7 @@ class NewtonPasses(NewtonSteps):
     def __init__(self, training: Training) -> None:
         engine, job, settings = training.engine, training.job, training.settings
         is_alone = not training.spare_learners
-        searches = is_alone and not any_of(engine.comm, len(engine.staying) < len(engine.own))[0]
+        searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
         is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
         wide = is_alone and is_wide(settings, job.store, training.problems)
