@@ -15,6 +15,7 @@ from sbm.cli import cli
 from sbm.engine.learners import Folds
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.programs.training import newton
 from sbm.programs.tuning.state import Tuning
 from sbm.rows import Rows
 from sbm.units import parse_grid
@@ -154,6 +155,17 @@ def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch
         found.append((model.W.tobytes(), without_seconds(report["settings"])))
     assert found[0] == found[1]
     assert calls.count(3) > 1
+
+
+def test_newton_folds_keep_their_matrix(data, tmp_path, monkeypatch):
+    """Products would need the rows of every fold in memory."""
+    found = []
+    for most in (5000, 3):
+        monkeypatch.setattr(newton, "MOST_FEATURES", most)
+        how = {"loss": "log_loss", "solver": "newton", "tol": 1e-6}
+        report = tune(data / "2-4.sbm", tmp_path, (0.1, 1), folds=3, **how)[1]
+        found.append(without_seconds(report["settings"]))
+    assert found[0] == found[1]
 
 
 def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):

@@ -269,7 +269,7 @@ class MemoryPlan(Budget):
         """Return the parts that stay decoded in memory; the others are read again in each pass.
 
         If all parts stay, there are no buffers, and cached rows are not copied. This changes the
-        speed, but not the model; except that Newton's method then finds step lengths in memory.
+        speed, but not the model.
 
         Parameters
         ----------

@@ -236,7 +236,7 @@ class TrainingPlan:
         self._plan()
         n = len(self.share.problems) + len(self.spare)
         self.reserved += near_bytes(self.settings, self.store, self.plan, n)
-        if is_wide(self.settings, self.store, n):
+        if not self.spare and is_wide(self.settings, self.store, self.share.problems):
             missing = self.plan.missing(self.own, self.reserved)
             check_memory_of_products(self.settings, self.plan, missing)
 

@@ -18,8 +18,8 @@ from sbm.units import format_size, in_megabytes
 
 __all__ = [
     "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
-    "is_wide", "near_bytes", "near_capacity", "newton_refusal", "piece_rows", "refuse_newton",
-    "row_bytes", "starts_with_newton", "work_of",
+    "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
+    "refuse_newton", "starts_with_newton", "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which `auto` considers Newton's method
@@ -71,30 +71,34 @@ def refuse_newton(settings: Settings) -> None:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
 
-def is_wide(settings: Settings, store: BlockStore, n_problems: int) -> bool:
+def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> bool:
     """Return whether a matrix of features x features would be too large, and is not needed."""
-    if settings.solver != "newton" or not is_smooth(LOSSES[settings.loss]):
+    if settings.solver != "newton" or not is_smooth(problems[0].loss):
         return False
-    n_weights = store.n_features + (settings.bias > 0)
+    n_weights = store.n_features + (problems[0].bias > 0)
     most = _MOST_SHARE * settings.mem_bytes
-    return n_weights > MOST_FEATURES or hessian_bytes(n_weights, n_problems, True) > most
+    return n_weights > MOST_FEATURES or hessian_bytes(n_weights, len(problems), True) > most
 
 
-def row_bytes(settings: Settings, store: BlockStore, n_problems: int) -> int:
-    """Return the bytes per row of a second-order training with a smooth loss."""
-    if settings.solver != "newton" or not is_smooth(LOSSES[settings.loss]):
+def newton_row_bytes(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int
+) -> int:
+    """Return the bytes per row of a second-order training of one model with a smooth loss."""
+    if settings.solver != "newton" or not is_smooth(problems[0].loss) or models > 1:
         return 0
-    return _SEARCH_ROW + 8 * n_problems * is_wide(settings, store, n_problems)
+    return _SEARCH_ROW + 8 * len(problems) * is_wide(settings, store, problems)
 
 
-def bytes_of_matrices(settings: Settings, store: BlockStore, n_problems: int) -> int:
+def bytes_of_matrices(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int
+) -> int:
     """Return the bytes of the matrices of a second-order training; 0 if there is none."""
     if settings.solver != "newton":
         return 0
-    n_weights = store.n_features + (settings.bias > 0)
-    if is_wide(settings, store, n_problems):
-        return product_bytes(n_weights, n_problems)
-    return hessian_bytes(n_weights, n_problems, is_smooth(LOSSES[settings.loss]))
+    n_weights = store.n_features + (problems[0].bias > 0)
+    if models == 1 and is_wide(settings, store, problems):
+        return product_bytes(n_weights, len(problems))
+    return hessian_bytes(n_weights, len(problems), is_smooth(problems[0].loss))
 
 
 def check_memory_of_products(settings: Settings, plan: MemoryPlan, missing: int) -> None:

@@ -46,6 +46,9 @@ class NewtonSteps:
     engine : Engine
     tol : float
         Relative gap at which a learner is done.
+    is_wide, searches : bool
+        Whether to do without matrices, and whether to find step lengths in memory, for smooth
+        losses. All rows must stay there, and be those of every learner.
 
     Attributes
     ----------
@@ -53,17 +56,15 @@ class NewtonSteps:
         One per learner.
     """
 
-    def __init__(self, engine: Engine, tol: float) -> None:
+    def __init__(
+        self, engine: Engine, tol: float, *, is_wide: bool = False, searches: bool = False
+    ) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
-        searches = not any_of(engine.comm, not engine.plan.is_whole)[0]
-        # The optimum of a large sample is so near that whole steps are right.
-        n_weights = len(engine.learners[0].solver.W)
-        searches = searches and piece_rows(engine.store) < _LARGE_SAMPLE * n_weights
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
-            if is_wide(engine.settings, engine.store, len(engine.learners)):
+            if is_wide:
                 self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(*arguments, searches))
@@ -180,7 +181,13 @@ class NewtonPasses(NewtonSteps):
     """
 
     def __init__(self, training: Training) -> None:
-        super().__init__(training.engine, training.settings.tol)
+        engine, job, settings = training.engine, training.job, training.settings
+        is_alone = not training.spare_learners
+        searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
+        # The optimum of a large sample is so near that whole steps are right.
+        is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
+        wide = is_alone and is_wide(settings, job.store, training.problems)
+        super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
         self._training = training
 
     def run_pass(self) -> bool:
@@ -222,9 +229,8 @@ class NewtonPasses(NewtonSteps):
         state.totals.add(done)
         with engine.seconds.measure("solve"):
             is_last = is_last or not self.move(active, found)
-        visits = max(self.methods[one.number].visits for one in active)
         if not is_last:
-            state.rounds[-1] += visits
+            state.rounds[-1] += max(self.methods[one.number].visits for one in active)
         training.end_pass(done, certificate, is_late, is_last)
         if not is_last:
             training.commit_if_due()

@@ -28,7 +28,7 @@ from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
-from sbm.programs.training.newton import bytes_of_matrices, row_bytes
+from sbm.programs.training.newton import bytes_of_matrices, is_wide, newton_row_bytes
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
@@ -152,7 +152,9 @@ def plan_of(
 def fits_newton(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
 ) -> bool:
-    """Return whether Newton's method fits into memory, given its settings and problems."""
+    """Return whether Newton's method and its matrix fit into memory."""
+    if is_wide(settings, store, problems):
+        return False
     try:
         plan_of(settings, store, shape_of(settings, store, problems), bound)
     except MemoryPlanError:
@@ -203,22 +205,23 @@ def shape_of(
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
-    n = len(problems)
-    more = 8 * has_weights(settings, store) + (models > 1) + row_bytes(settings, store, n)
     return Shape(
         n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
-        row_bytes=4 * targets + more,
+        row_bytes=4 * targets
+        + 8 * has_weights(settings, store)
+        + (models > 1)
+        + newton_row_bytes(settings, store, problems, models),
         more_bytes=HELD_OUT_BYTES * settings.calibrate
         + shared
         + 8 * scaled
         + 2 * store.names_bytes,
         ranks=processes,
         by_block=by_block,
-        hessian_bytes=bytes_of_matrices(settings, store, n),
+        hessian_bytes=bytes_of_matrices(settings, store, problems, models),
         first_bytes=max(
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
