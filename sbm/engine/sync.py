@@ -115,7 +115,8 @@ class Combiner:
         for turn in range(how.rounds):
             gap, updates = 0.0, 0.0
             n_chunks = -(-work.n // how.chunk)
-            how.state[0] = self._permute(how.order, n_chunks, how.state[0])
+            state = self._permute(how.order, n_chunks, how.state[0])
+            how.state[0] = int(state) % (1 << 64)  # kernels return it as int64
             ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
             for k in range(n_sums):
                 if k % every == 0:
