@@ -561,7 +561,8 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
 def _spare_wrappers(module: str) -> None:
     """Disable numba's wrappers, two per kernel; compiling takes 1.4 to 1.7 times as long with them.
 
-    The wrappers are only needed to call kernels from Python or C through numba.
+    The wrappers are only needed to call kernels from Python or C through numba. A process that has
+    compiled must not do that: numba would call the missing wrapper and crash.
     """
     is_jitted = importlib.import_module("numba.extending").is_jitted
     folder = module.rpartition(".")[0]
