@@ -35,7 +35,7 @@ import scipy.sparse
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.models.fitted import coefficients, whole_labels
+from sbm.models.fitted import coefficients
 from sbm.models.model import Model
 from sbm.programs.split import read_rows
 from sbm.programs.splitting.options import Reading
@@ -284,7 +284,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Certified relative gap; not set by `partial_fit`.
     model_ : Model
         The model as returned by `sbm.train`, which can be saved and can predict files. Its labels
-        are `classes_` if these are numbers, else their positions.
+        are `classes_` if these are numbers or words, else their positions.
     n_features_in_, feature_names_in_
         As for every estimator.
     """
@@ -358,7 +358,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         if _is_path(X):
             weight: Any = self.class_weight
             model = self._fit(X, y, sample_weight, task="classification", class_weight=weight)
-            self.classes_ = whole_labels(np.array(model.labels))
+            self.classes_ = model.classes_
         else:
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES)
             check_classification_targets(y)
@@ -427,7 +427,9 @@ class SBMClassifier(ClassifierMixin, _Linear):
         return {float(code): float(factor) for code, factor in enumerate(factors)}
 
     def _named(self, model: Model) -> Model:
-        """Return the model with `classes_` as labels if they are numbers."""
+        """Return the model with `classes_` as labels if they are numbers or words."""
+        if all(isinstance(label, str) for label in self.classes_):
+            return replace(model, label_names=[str(label) for label in self.classes_])
         if self.classes_.dtype.kind not in "iuf":
             return model
         return replace(model, labels=[float(label) for label in self.classes_])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers import store_rows
+from helpers import Passes, store_rows
 
 import sbm
 from sbm.cli import cli
@@ -59,9 +59,20 @@ def test_words_are_classes_in_alphabetical_order(trained):
     assert report["accuracy"] == 1
     assert (report["labels"], report["classes"][1]["label"]) == (["ant ear", "zebra"], "zebra")
     lines = (folder / "out").read_text().splitlines()
-    assert lines[0] == "labels ant ear zebra"
-    assert lines[1].startswith("zebra 0.")
+    assert lines[0] == "labels\tant ear\tzebra"  # tabs, because a label has a blank
+    assert lines[1].startswith("zebra\t0.")
     assert sbm.info(folder / "a.model")["labels"] == ["ant ear", "zebra"]
+
+
+def test_labels_stay_on_their_line(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n" + 3 * '1,"b\n\u2028a"\n-1,a\n')
+    model, _ = sbm.train(tmp_path / "a.csv", tmp_path / "m.model", {"loss": "log_loss"})
+    assert model.label_names == ["a", "b a"]
+    sbm.predict(model, tmp_path / "a.csv", tmp_path / "out", probability=True)
+    lines = (tmp_path / "out").read_text().split("\n")
+    assert [line.split("\t")[0] for line in lines] == ["labels", *["b a", "a"] * 3, ""]
+    with pytest.raises(DataError, match=r"b\\na"):
+        sbm.train((np.eye(2), np.array(["a", "b\na"])), tmp_path / "n.model")
 
 
 def test_unknown_words_count_as_wrong(trained):
@@ -92,7 +103,9 @@ def test_appended_words_keep_their_numbers(tmp_path):
     store = tmp_path / "a.sbm"
     sbm.split(animals(tmp_path / "a.csv"), store, label="animal", blocks=2)
     (tmp_path / "b.csv").write_text("size,legs,animal\n9,8,octopus\n9,6,bee\n1,4,zebra\n")
-    sbm.split(tmp_path / "b.csv", store, append=True)
+    seen = Passes()
+    sbm.split(tmp_path / "b.csv", store, append=True, progress=seen)
+    assert seen.stages[-1] == f"columns differ from those of {store}: missing colour; unknown legs"
     manifest = read_manifest(store)["labels"]
     assert manifest["names"] == ["ant ear", "zebra", "bee", "octopus"]
     counts = dict(zip(BlockStore(store).label_names, manifest["counts"], strict=True))

@@ -219,6 +219,8 @@ def test_paths_and_weights_match_rows(make, tmp_path):
         assert_same_optimum(make().fit(path, sample_weight=weight), weighted)
     if make is classifier:
         assert (found.classes_.tolist(), found.classes_.dtype.kind) == ([0, 1, 2], "i")
+        sbm.split((X, np.array(["a", "b", "c"])[y]), store, force=True)
+        assert make().fit(store).predict(X).tolist() == ["abc"[k] for k in found.predict(X)]
 
 
 def test_labels_of_any_kind():
@@ -233,6 +235,8 @@ def test_labels_of_any_kind():
         if len(values) == 3:  # columns are those of the labels in ascending order
             np.testing.assert_allclose(fitted.coef_[codes], expected.coef_, atol=1e-2)
     assert classifier().fit(X, np.array([-7, 2, 0])[y]).model_.labels == [-7, 0, 2]
+    words = classifier().fit(X, np.array(["c", "a", "b"])[y])
+    assert (words.model_.to_sklearn().predict(X) == words.predict(X)).all()
 
 
 def test_class_weights_go_by_label():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
 from sbm.programs.info import check
-from sbm.programs.split import default_store, split
+from sbm.programs.split import default_model, default_store, split
 from sbm.programs.splitting import options as dealing
 from sbm.programs.splitting import reading as coding
 from sbm.programs.splitting.deal import Dealer
@@ -600,6 +600,7 @@ def test_several_inputs_of_all_kinds_make_one_store(tmp_path, monkeypatch):
     assert [s["name"] for s in sources] == ["a.svm", "b1.svm.zst", "b2.svm.zst"]
     for name, store in (("/data/big.svm.zst", "big.sbm"), ("big.t", "big.t.sbm"), ("a", "a.sbm")):
         assert default_store(name) == Path(store)
+    assert default_model("b*.zst") == "b1.model"
 
 
 def test_too_little_memory_reports_the_minimum(tmp_path, monkeypatch):

@@ -188,7 +188,7 @@ def train(report: Report) -> Lines:
         used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
     else:
         used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
-    yield f"{used}, {report['updates']:,} updates"
+    yield f"{used}, {count(report['updates'], 'update')}"
     yield (
         f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
         f"{format_size(report['bytes_read'])} read, "
@@ -348,7 +348,7 @@ def stream(report: Report) -> Lines:
     peak = format_size(report["peak_rss_bytes"])
     yield (
         f"{bound}{report['visits']:,} visits ({report['polish_visits']:,} in the polish), "
-        f"{report['updates']:,} updates, peak memory {peak}"
+        f"{count(report['updates'], 'update')}, peak memory {peak}"
     )
     yield (
         f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
@@ -511,7 +511,7 @@ def _class(row: Report) -> str:
 
 
 def _feature(feature: Report) -> str:
-    return feature["name"] or str(feature["id"])
+    return " ".join((feature["name"] or str(feature["id"])).split())
 
 
 def _changed(report: Report) -> Lines:
@@ -540,7 +540,7 @@ def inspect_table(report: Report) -> Lines:
     for row in report["classes"]:
         for feature in row.get("changes") or row.get("top", []) + row.get("bottom", [])[::-1]:
             cells = ["" if row["label"] is None else row["label"], feature["id"]]
-            name = (feature["name"] or "").replace("\t", " ").replace("\n", " ")
+            name = " ".join((feature["name"] or "").split())
             yield "\t".join(map(str, [*cells, name, *(feature[figure] for figure in figures)]))
 
 

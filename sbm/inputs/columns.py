@@ -243,7 +243,7 @@ class Columns:
         words = self.options.words
         labels = np.full(len(column.codes), np.nan) if column.numbers is None else column.numbers
         if words.are_words:
-            table = [word.decode("utf-8", "replace").strip() for word in column.words]
+            table = [" ".join(word.decode("utf-8", "replace").split()) for word in column.words]
             numbers = np.append(
                 [np.nan if word in NO_LABEL else words.number(word) for word in table], np.nan
             )

@@ -30,6 +30,7 @@ __all__ = [
     "Format",
     "convert_inputs",
     "format_of",
+    "names_format",
     "names_record",
     "open_inputs",
     "plain_name",
@@ -115,6 +116,11 @@ def format_of(name: str) -> Format:
     """Return the format for a file name; LIBSVM text if the ending is unknown."""
     plain = plain_name(name).lower()
     return next((f for f in FORMATS.values() if plain.endswith(f.endings)), FORMATS[LIBSVM])
+
+
+def names_format(name: str) -> bool:
+    """Return whether the ending of a file name is that of its format."""
+    return plain_name(name).lower().endswith(format_of(name).endings)
 
 
 def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Source]:

@@ -147,9 +147,17 @@ class LabelWords:
         return list(self.numbers)[self._n_known :]
 
     def number(self, word: str) -> float:
-        """Return the number of a word, a new one if the word is new."""
+        """Return the number of a word, a new one if the word is new.
+
+        Raises
+        ------
+        DataError
+            The word has a line end or a tab; predictions are written one per line.
+        """
         found = self.numbers.get(word)
         if found is None:
+            if not {*word}.isdisjoint("\n\r\t"):
+                raise DataError(f"found {word!r} as a label; use a blank for the line end or tab")
             found = self.numbers[word] = 1.0 + max(self.numbers.values(), default=-1.0)
         return found
 

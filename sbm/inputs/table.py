@@ -60,6 +60,8 @@ def read_table(
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         records = _records(reader, source.name)
         names = next(records, (1, []))[1]
+        if not names:
+            return
         if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
             raise DataError(
                 f"{source.name}:1: found columns separated by {other!r}; "

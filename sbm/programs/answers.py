@@ -121,7 +121,7 @@ class _Multi(Answers):
         self._place = np.argsort(self._order).astype(np.int32)
         self._judge = MultiMetrics(sorted(model.labels), top)
         super().__init__(self._judge)
-        self._words = np.array(model.label_texts())
+        self._words, self._between = np.array(model.label_texts()), _separator(model)
         self._decision, self._top = decision, top
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -137,7 +137,7 @@ class _Multi(Answers):
             yield "\n".join(self._words[codes[:, 0]].tolist()) + "\n"
         else:
             for row in codes:
-                yield " ".join(self._words[row].tolist()) + "\n"
+                yield self._between.join(self._words[row].tolist()) + "\n"
 
 
 class _Probability(Answers):
@@ -145,13 +145,13 @@ class _Probability(Answers):
 
     def __init__(self, model: Model, labels: Answers) -> None:
         super().__init__(labels.metrics)
-        self._model, self._labels = model, labels
+        self._model, self._labels, self._between = model, labels, _separator(model)
         self._order = np.argsort(model.labels)
         self._quality = ProbabilityMetrics(sorted(model.labels))
 
     def title(self) -> Iterator[str]:
         texts = self._model.label_texts()
-        yield " ".join(["labels", *(texts[k] for k in self._order)]) + "\n"
+        yield self._between.join(["labels", *(texts[k] for k in self._order)]) + "\n"
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         labels = self._labels.add(y, scores)
@@ -160,11 +160,16 @@ class _Probability(Answers):
         return self._text(labels, p)
 
     def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
-        for label, row in zip("".join(labels).splitlines(), p, strict=True):
-            yield " ".join([label, *map(format_number, row.tolist())]) + "\n"
+        for label, row in zip("".join(labels).split("\n")[:-1], p, strict=True):
+            yield self._between.join([label, *map(format_number, row.tolist())]) + "\n"
 
     def result(self) -> dict[str, Any]:
         return {**super().result(), **self._quality.result()}
+
+
+def _separator(model: Model) -> str:
+    """Return what separates the values of a line: a blank, or a tab if labels have blanks."""
+    return "\t" if any(" " in text for text in model.label_texts()) else " "
 
 
 def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:

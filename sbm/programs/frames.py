@@ -11,7 +11,7 @@ from sbm.inputs.arrow import frame_source, read_arrow
 from sbm.inputs.matrices import read_rows
 from sbm.inputs.parsing import InputOptions
 from sbm.models.model import FRAMES, Model
-from sbm.programs.predict import other_columns
+from sbm.programs.splitting.sources import other_columns
 
 __all__ = ["Model", "matrix_of"]
 
@@ -52,7 +52,7 @@ def matrix_of(model: Model, frame: Any) -> Any:
         ids.append(rows.ids)
         values.append(_values(rows.values, len(rows.ids)))
         lengths.append(np.diff(rows.indptr))
-    for warning in other_columns([source]):
+    for warning in other_columns([source], "training"):
         warnings.warn(warning, stacklevel=4)
     columns = np.concatenate(ids)
     shape = (sum(map(len, lengths)) - 1, int(columns.max(initial=0)) + 1)

@@ -26,9 +26,10 @@ from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
+from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
 
-__all__ = ["is_same_file", "opened", "other_columns", "predict"]
+__all__ = ["is_same_file", "opened", "predict"]
 
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
@@ -156,7 +157,9 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table) + other_columns(sources or []) + _new_words(sources),
+        "warnings": _shifted(model, table)
+        + other_columns(sources or [], "training")
+        + _new_words(sources),
         "output": None if output is None else str(output),
     }
 
@@ -224,21 +227,6 @@ def _shifted(model: Model, features: _Features) -> list[str]:
         return []
     ids = f"ids {least} to {most}, the model {low} to {high}"
     return [f"the input has feature {ids}; they look shifted by one"]
-
-
-def other_columns(sources: list[Source]) -> list[str]:
-    """Warn if the columns of a table differ from those of the training."""
-    warnings = []
-    for source in sources:
-        known, found = source.options.columns, source.columns
-        differ = {
-            "missing": [name for name in known if name not in found],
-            "unknown": [name for name in found if name not in known],
-        }
-        if known and found and any(differ.values()):
-            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
-            warnings.append(f"columns differ from those of training: {'; '.join(words)}")
-    return warnings
 
 
 def _check_outputs(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,10 +28,11 @@ from sbm.engine.machine import return_freed_memory, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.inputs.formats import FORMATS, names_record, plain_name, reader_memory
+from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
-from sbm.inputs.text import Source
+from sbm.inputs.remote import is_remote
+from sbm.inputs.text import Source, expand_names
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
 from sbm.programs.splitting.options import Reading, SplitOptions, input_options
@@ -44,7 +46,7 @@ from sbm.programs.splitting.reading import (
     refuse_once_only,
     require_second_reading,
 )
-from sbm.programs.splitting.sources import find_sources, refuse_known_sources
+from sbm.programs.splitting.sources import find_sources, other_columns, refuse_known_sources
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
@@ -68,16 +70,23 @@ def default_store(first_input: str) -> Path:
 def default_model(inputs: Any) -> str:
     """Return the default model for inputs: ``big.model`` for ``data/big.svm.zst``.
 
+    A pattern stands for its first file.
+
     Raises
     ------
     SettingsError
         The input has no name.
+    DataError
+        A pattern has no files.
     """
     first = [inputs] if isinstance(inputs, str | Path) else inputs
     name = first[0] if isinstance(first, list | tuple) and first else None
     if not isinstance(name, str | Path) or str(name) == "-":
         raise SettingsError("the input has no file name; name the model with -o")
-    return default_store(str(name)).with_suffix(".model").name
+    file = str(name)
+    if "*" in file or not (is_remote(file) or os.path.exists(file)):
+        file = expand_names([file])[0]
+    return default_store(file).with_suffix(".model").name
 
 
 def split(
@@ -209,7 +218,10 @@ def split(
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
                 filling = _Filling(folder, named, sources, options, force, progress)
-                return filling.fill(manifest or _empty_manifest(options))[0]
+                report = filling.fill(manifest or _empty_manifest(options))[0]
+            for warning in other_columns(sources, str(target)):
+                progress.stage(warning)
+            return report
         except MemoryPlanError:
             raise
         except MemoryError:
@@ -290,9 +302,12 @@ def read_rows(
             except DataError as error:
                 if any(source.done.rows for source in sources):
                     raise
+                found = sources[0]
+                if reading.format or found.format != "libsvm" or names_format(found.name):
+                    raise
                 raise DataError(
-                    f"{error} (it is not a store, so it was read as {sources[0].format}; "
-                    "--format reads another format)"
+                    f"{error} (it is not a store, so it was read as libsvm; --format reads "
+                    "another format)"
                 ) from None
             except MemoryPlanError:
                 raise

@@ -15,7 +15,7 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.store import blocks as store_files
 
-__all__ = ["find_sources", "refuse_known_sources"]
+__all__ = ["find_sources", "other_columns", "refuse_known_sources"]
 
 
 def find_sources(
@@ -126,6 +126,21 @@ def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None
     if stores and not texts:
         raise DataError(f"no input to append to {stores[0]}; expected files, glob patterns, or -")
     return texts, Path(stores[0]) if stores else None
+
+
+def other_columns(sources: list[Source], those: str) -> list[str]:
+    """Warn if the columns of a table differ from those of a store or a training."""
+    warnings = []
+    for source in sources:
+        known, found = source.options.columns, source.columns
+        differ = {
+            "missing": [name for name in known if name not in found],
+            "unknown": [name for name in found if name not in known],
+        }
+        if known and found and any(differ.values()):
+            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
+            warnings.append(f"columns differ from those of {those}: {'; '.join(words)}")
+    return warnings
 
 
 def refuse_known_sources(

@@ -17,6 +17,7 @@ from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.programs.training.setup import find_store, place_of
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
+from sbm.units import count
 
 __all__ = ["open_rows"]
 
@@ -96,8 +97,9 @@ def open_rows(
     ) as (store, report):
         report["seconds"] = clock() - begin
         options.progress.stage(
-            f"{report['store']}: {report['rows']:,} rows, {report['features']:,} features, "
-            f"{report['nnz']:,} nonzeros read in {report['seconds']:.1f} s"
+            f"{report['store']}: {count(report['rows'], 'row')}, "
+            f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
+            f"{report['seconds']:.1f} s"
         )
         yield store, path, report
 
