@@ -346,7 +346,7 @@ REFUSED_TABLES = [
     ('y,b\n1,"a\nb"\n1,"a" b\n', {}, ":4: .*quotes"),
     ('y,b\n1,"a\n1,2\n', {}, ":2: .*quotes"),
     ("y,b\n1,2\n1," + "a" * 140_000, {}, ":3: .*131072"),
-    ("", {}, "found no label"),
+    ("", {}, "no rows"),
     ("y,b\n", {}, "no rows"),
     (gzip.compress(b"y,b\n1,2\n", mtime=0), {}, "found gzip data"),
 ]

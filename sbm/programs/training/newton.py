@@ -66,7 +66,9 @@ def refuse_newton(settings: Settings) -> None:
         raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
     reason = newton_refusal(settings)
     if needs_newton and reason:
-        raise SettingsError(f"intercept needs solver newton, which does not support {reason}")
+        raise SettingsError(
+            f"intercept needs solver newton, which does not support {reason}; leave it out"
+        )
     if settings.solver == "newton" and reason:
         raise SettingsError(f"solver newton does not support {reason}; use solver dual")
 
