@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import Passes, write_rows
+from sbm.programs.training.passtest import PassTest
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.programs.training.passtest import PassTest
 from sbm.rows import Arena
 from sbm.solver.cache import WorkingSet
 from sbm.solver.variables import DenseSet

@@ -25,6 +25,7 @@ __all__ = [
     "Folds",
     "Group",
     "HeldOut",
+    "HeldOutShare",
     "Judge",
     "Learner",
     "LoadedBlock",
@@ -204,17 +205,45 @@ class Folds:
 
 
 @dataclass(frozen=True)
+class HeldOutShare:
+    """Assigns a share of the rows to fold 0 by their content, the others to fold 1.
+
+    The rows do not depend on blocks or on the order of the rows, and equal rows are in the same
+    fold.
+
+    Attributes
+    ----------
+    share : float
+        Between 0 and 1.
+    ids : ndarray, shape (n_features,), int64
+    scales : ndarray, shape (n_features,), float64, or None
+        What values are divided by when they are read.
+    """
+
+    share: float
+    ids: npt.NDArray[np.int64]
+    scales: npt.NDArray[np.float64] | None
+
+    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
+        """Write the fold of each row; see `Folds.assign`."""
+        load("sbm.solver.kernels.decision").hold_out(
+            rows.starts, rows.lengths, rows.indices, rows.values, self.ids, self.scales,
+            np.uint64(self.share * 2**64), out,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """Which rows are held out from which learners.
 
     Attributes
     ----------
-    folds : Folds
+    folds : Folds or HeldOutShare
     by_learner : sequence of int or None
         By learner number: the fold that it never learns from.
     """
 
-    folds: Folds
+    folds: Folds | HeldOutShare
     by_learner: Sequence[int | None]
 
 
