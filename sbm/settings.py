@@ -421,20 +421,25 @@ class Settings:
         None, _Rule(read=_read_validate),
         "Rows to judge the model on after each pass; the best pass is kept. A file, or a share of "
         "the rows to hold out, such as 10%.",
-        "The training ends after 3 passes without a better score. The rows of a share do not "
-        "depend on blocks or on the order of the rows.", metavar="FILE|SHARE", unset="none",
-        commands="train", ignored_by="plan",
+        "The training ends after 3 passes without a better score and with a gap below 0.1. The "
+        "rows of a share do not depend on blocks or on the order of the rows.",
+        metavar="FILE|SHARE", unset="none", commands="train", ignored_by="plan",
     )
     metric: str | None = _setting(
-        None, _Rule(str, (None,)), "Score of `validate`.",
-        "accuracy; macro_f1 (more than two classes); auc, pr_auc or f1 (two classes); mse, mae or "
-        "r2 (regression).", metavar="NAME", unset="accuracy, or mse", commands="train",
-        ignored_by="plan",
+        None,
+        _Rule(
+            str, (None,),
+            choices=("accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"),
+        ),
+        "Score for --validate.",
+        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the larger label) "
+        "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
+        commands="train", ignored_by="plan",
     )
     threshold: str | None = _setting(
         None, _Rule(str, (None,), read=_check_threshold),
-        "Choose the decision value above which the larger label is predicted, on the rows of "
-        "`validate`: with the best f1, or the least cost of false positives and negatives.",
+        "Choose the decision value above which the larger of two labels is predicted, on the rows "
+        "of --validate: with the best F1, or the least cost of false positives and negatives.",
         metavar="f1|cost:FP,FN", unset="0", commands="train", ignored_by="plan",
     )
     seed: int = _setting(

@@ -23,9 +23,9 @@ from sbm.solver.step import Screen, Solver, Totals
 __all__ = [
     "BlockAlphas",
     "Folds",
+    "GivenFolds",
     "Group",
     "HeldOut",
-    "HeldOutShare",
     "Judge",
     "Learner",
     "LoadedBlock",
@@ -205,31 +205,20 @@ class Folds:
 
 
 @dataclass(frozen=True)
-class HeldOutShare:
-    """Assigns a share of the rows to fold 0 by their content, the others to fold 1.
-
-    The rows do not depend on blocks or on the order of the rows, and equal rows are in the same
-    fold.
+class GivenFolds:
+    """Folds that are known before.
 
     Attributes
     ----------
-    share : float
-        Between 0 and 1.
-    ids : ndarray, shape (n_features,), int64
-    scales : ndarray, shape (n_features,), float64, or None
-        What values are divided by when they are read.
+    folds : sequence of ndarray, shape (n_rows,), uint8
+        By block.
     """
 
-    share: float
-    ids: npt.NDArray[np.int64]
-    scales: npt.NDArray[np.float64] | None
+    folds: Sequence[npt.NDArray[np.uint8]]
 
     def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
         """Write the fold of each row; see `Folds.assign`."""
-        load("sbm.solver.kernels.decision").hold_out(
-            rows.starts, rows.lengths, rows.indices, rows.values, self.ids, self.scales,
-            np.uint64(self.share * 2**64), out,
-        )  # fmt: skip
+        out[:] = self.folds[block][first : first + len(out)]
 
 
 @dataclass(frozen=True)
@@ -238,12 +227,12 @@ class HeldOut:
 
     Attributes
     ----------
-    folds : Folds or HeldOutShare
+    folds : Folds or GivenFolds
     by_learner : sequence of int or None
         By learner number: the fold that it never learns from.
     """
 
-    folds: Folds | HeldOutShare
+    folds: Folds | GivenFolds
     by_learner: Sequence[int | None]
 
 

@@ -236,7 +236,8 @@ def _largest_in(buckets: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """Return the largest decision value of each bucket of a histogram."""
     keys = (buckets.astype(np.uint32) << np.uint32(12)) | np.uint32((1 << 12) - 1)
     bits = np.where(keys >= np.uint32(1 << 31), keys & np.uint32((1 << 31) - 1), ~keys)
-    return bits.view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # NaN in buckets that no number is in
+        return bits.view(np.float32).astype(np.float64)
 
 
 def _class_figures(label: float, hits: int, predicted: int, support: int) -> dict[str, Any]:

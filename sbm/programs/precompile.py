@@ -282,13 +282,12 @@ def _names() -> None:
 
 
 def _validate(value_type: str) -> None:
-    from sbm.engine.learners import HeldOutShare
+    from sbm.programs.training.validation import hold_out
     from sbm.rows import Arena
     from sbm.solver.problem import decide
 
-    rows, folds = Arena.of(1, value_type).room(0), np.empty(0, np.uint8)
-    for scales in (None, np.ones(1)):
-        HeldOutShare(0.5, np.ones(1, np.int64), scales).assign(0, 0, rows, folds)
+    rows = Arena.of(1, value_type).room(0)
+    hold_out(rows, np.ones(1, np.int64), 0.5)
     for n_outputs in (1, 3):
         decide(rows, np.ones((1, n_outputs)), 0.0)
 

@@ -257,7 +257,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
                     done = training.add(*training.engine.run_pass(state.passes, only=state.only))
                 is_late = training.is_late()
                 is_last = is_late or state.passes >= job.settings.max_passes
-                is_best, certificate = training.judge(), None
+                is_best, certificate = training.judge(done.gap), None
                 is_last = is_last or training.is_over
                 if training.is_certificate_due(done) or is_last or is_best:
                     certificate = training.certify(is_last, is_best)

@@ -478,6 +478,8 @@ class TrainingPlan:
         before = compile_seconds()
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
         self.compile_seconds += compile_seconds() - before
+        if self.validation is not None:
+            self.validation.choose_rows()
         if self.carried is None:  # otherwise they are known
             self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:

@@ -297,7 +297,10 @@ class _SparseTraining:
         if validation is not None and (is_last or state.passes > 2):  # before, all may be 0
             weights = [fit.w[:, None] for fit in self.fits]
             problems = self._job.share.problems
-            if validation.judge(state.passes, problems, weights, after_batch=self._stop_if_asked):
+            if validation.judge(
+                state.passes, problems, weights, certificate.relative_gap,
+                after_batch=self._stop_if_asked,
+            ):  # fmt: skip
                 validation.keep(weights, certificate)
             is_last = is_last or validation.is_over
         work = Work()

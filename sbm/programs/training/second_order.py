@@ -217,7 +217,7 @@ class NewtonPasses(NewtonSteps):
         found = {one.number: self.methods[one.number].certificate() for one in active}
         certificates = found | self.done
         certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
-        if training.judge():
+        if training.judge(certificate.gap):
             training.keep(certificate)
         is_late = training.is_late()
         is_last = is_late or training.is_over or certificate.relative_gap <= settings.tol

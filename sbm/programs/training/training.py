@@ -190,7 +190,7 @@ class Training:
         n, self.validation = len(self.problems), job.validation
         held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
         if self.validation is not None:
-            held_out = self.validation.held_out(n)
+            held_out = self.validation.held_out(job.plan, n)
         self.engine = Engine(
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
             self.options.progress, held_out=held_out, weights=job.weights,
@@ -291,7 +291,7 @@ class Training:
         earlier.hand_over(self.run, self.job.plan, self.job.own)
         state.certificate = certificate = earlier.start(self.engine)
         set_active(self.spare_learners, True)
-        if self.judge():
+        if self.judge(certificate.gap):
             self.keep(certificate)
         self.options.progress.note(
             f"warm start: certified relative gap {certificate.relative_gap:.2e}"
@@ -421,15 +421,23 @@ class Training:
         """Return the seconds since the start of the last pass, by activity."""
         return {k: v - self.state.mark[k] for k, v in asdict(self.seconds).items()}
 
-    def judge(self) -> bool:
-        """Judge the weights on the validation data, if any; return whether they are the best."""
+    def judge(self, gap: float) -> bool:
+        """Judge the weights on the validation data, if any; return whether they are the best.
+
+        Parameters
+        ----------
+        gap : float
+            Of these weights, possibly estimated.
+        """
         if self.validation is None:
             return False
         weights = [solver.W for solver in self.solvers]
+        relative = gap / max(abs(self.dual), _LEAST)
         with self.seconds.measure("certify"):
             return self.validation.judge(
-                self.state.passes, self.problems, weights, self.engine, self._stop_if_asked
-            )
+                self.state.passes, self.problems, weights, relative, self.engine,
+                self._stop_if_asked,
+            )  # fmt: skip
 
     def keep(self, certificate: Certificate) -> None:
         """Keep the weights, which were judged to be the best."""

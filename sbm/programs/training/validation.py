@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.engine.certificate import visit_all
 from sbm.engine.engine import Engine
 from sbm.engine.kernels import prepare
-from sbm.engine.learners import JUDGED, Group, HeldOut, HeldOutShare, set_active
+from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named
@@ -24,7 +27,7 @@ from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
 from sbm.programs.training.evaluation import Evaluation, choose_metric
-from sbm.rows import Rows
+from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, decide
@@ -32,13 +35,15 @@ from sbm.store.blocks import BlockStore, names_of
 from sbm.store.run import Run
 from sbm.units import format_number
 
-__all__ = ["Validation", "refuse_validation"]
+__all__ = ["Validation", "hold_out", "refuse_validation"]
 
 Floats = npt.NDArray[np.float64]
 
+NEAR = 0.1  # relative gap above which scores are still too random to end the training
 PATIENCE = 3  # passes without a better score after which the training ends
 _PIECES = 4  # in memory at the same time: one is read, two are parsed, one is predicted
 _SPREAD = 6  # parsed bytes per byte of text, at most: "1:1 " takes 8 + 8 + 4
+_FOLDS = 400  # bytes for the folds of a chunk, without those of its rows
 _KEY = 8 + 8 + 4 * 12  # bytes per feature id in the table, including temporary copies
 
 
@@ -81,6 +86,23 @@ def refuse_validation(settings: Settings, processes: int) -> None:
         )
     else:
         check_input(where)
+
+
+def hold_out(rows: Rows, ids: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.uint8]:
+    """Return 0 for the rows to hold out and 1 for the others, shape (n_rows,).
+
+    Parameters
+    ----------
+    rows : Rows
+    ids : ndarray, shape (n_features,), int64
+        Feature ids by index.
+    share : float
+    """
+    folds, below = np.empty(len(rows), np.uint8), np.uint64(share * 2**64)
+    load("sbm.solver.kernels.decision").hold_out(
+        rows.starts, rows.lengths, rows.indices, rows.values, ids, below, folds
+    )
+    return folds
 
 
 class Validation:
@@ -127,12 +149,15 @@ class Validation:
             )
         self._best: dict[str, Any] = {}
         self.weights: list[Floats] = []
+        self._folds: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}  # by block and chunk
         outputs = sum(problem.n_outputs for problem in problems)
         n_weights = store.n_features + 1
         if self._path is None:
             prepare("validate", store.value_type, progress)
             rows = math.ceil(self.share * store.n_rows)
-            self.n_bytes = 8 * store.n_features + 4 * 8 * JUDGED
+            chunks = sum(map(len, store.chunks))
+            self.n_bytes = 2 * store.n_rows + _FOLDS * chunks + 4 * 8 * JUDGED
+            self.n_bytes += 8 * store.n_features
         else:
             rows = sum(map(len, self._read_file(outputs)))
             if not rows:
@@ -147,12 +172,30 @@ class Validation:
         self._best = {"since": 0, "score": None}
         self.weights = [np.zeros_like(W) for W in weights]
 
-    def held_out(self, n: int) -> HeldOut | None:
+    def choose_rows(self) -> None:
+        """Choose the rows to hold out, if they are not in a file; call it before scales are set."""
+        if self._path is not None or self._folds:
+            return
+        store, done = self._store, 0
+        ids, y_dtype = store.read_feature_ids(), "float64" if store.labels is None else "int32"
+        self._progress.start("hold out", store.n_rows, "rows")
+        for chunk in itertools.chain(*store.chunks):
+            arena = Arena.of(chunk.nnz, store.value_type)
+            rows = store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
+            folds = hold_out(rows, ids, self.share)
+            self._folds[chunk.block, chunk.number] = folds
+            self._progress.advance(done := done + chunk.rows)
+        self._progress.finish()
+
+    def held_out(self, plan: MemoryPlan, n: int) -> HeldOut | None:
         """Return which rows none of `n` learners may learn from; None if these are in a file."""
         if self._path is not None:
             return None
-        rows = HeldOutShare(self.share, self._store.read_feature_ids(), self._store.scales)
-        return HeldOut(rows, [0] * n)
+        folds = [
+            np.concatenate([self._folds[chunk.block, chunk.number] for chunk in part.chunks])
+            for part in plan.parts
+        ]
+        return HeldOut(GivenFolds(folds), [0] * n)
 
     # ------------------------------------------------------------------------------ judging
 
@@ -161,6 +204,7 @@ class Validation:
         passes: int,
         problems: Sequence[AnyProblem],
         weights: Sequence[Floats],
+        gap: float,
         engine: Engine | None = None,
         after_batch: Callable[[], None] = lambda: None,
     ) -> bool:
@@ -175,6 +219,8 @@ class Validation:
         problems : sequence of Problem or MultiProblem
         weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
             One array per problem.
+        gap : float
+            Relative, possibly estimated.
         engine : Engine, optional
             Reads the rows that are held out; its learners have these weights.
         after_batch : callable
@@ -204,7 +250,10 @@ class Validation:
             raise DataError(f"{self._metric.name} is undefined on {where}: {what}")
         is_better = best["score"] is None or (score - best["score"]) * self._metric.sign > 0
         is_best = is_better or score == best["score"]
-        self._best = best | {"since": 0 if is_better else best["since"] + 1, "last": score}
+        self._best = best | {
+            "since": 0 if is_better else best["since"] + (gap <= NEAR),
+            "last": score,
+        }
         if is_best:
             self._best |= {"score": score, "pass": passes, "rows": found.rows}
             if found.by_score:

@@ -49,7 +49,7 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
 
 
 @njit(nogil=True, error_model="numpy")
-def hold_out(starts, lengths, indices, values, ids, scales, below, folds):
+def hold_out(starts, lengths, indices, values, ids, below, folds):
     """Write 0 for the rows to hold out and 1 for the others.
 
     The result depends only on the ids and values of a row, whatever their order, and on values as
@@ -61,8 +61,6 @@ def hold_out(starts, lengths, indices, values, ids, scales, below, folds):
     indices, values : int32, float32 or float64 or None
     ids : (n_features,) int64
         Feature ids by index.
-    scales : (n_features,) float64, or None
-        What the values were divided by.
     below : uint64
         Rows whose hash is below this are held out.
     folds : (n,) uint8, filled in place
@@ -70,13 +68,10 @@ def hold_out(starts, lengths, indices, values, ids, scales, below, folds):
     for i in range(len(starts)):
         h = np.uint64(0)
         for p in range(np.uint64(starts[i]), np.uint64(starts[i]) + np.uint64(lengths[i])):
-            index = np.uint64(indices[p])
-            value = 1.0 if values is None else np.float64(values[p])
-            if scales is not None:
-                value *= scales[index]
-            bits = np.uint64(np.float32(value).view(np.uint32))
+            value = np.float32(1.0 if values is None else values[p])
+            bits = np.uint64(value.view(np.uint32))
             if bits << np.uint64(33):  # not 0
-                h += mix(mix(np.uint64(ids[index]) + GOLDEN) ^ bits)
+                h += mix(mix(np.uint64(ids[np.uint64(indices[p])]) + GOLDEN) ^ bits)
         folds[i] = h == np.uint64(0) or mix(h) >= below
 
 
