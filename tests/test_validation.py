@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sbm.programs.train import train_ranks
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.validation import hold_out
 from sbm.rows import Rows
+from sbm.sklearn import SBMClassifier
 from sbm.store.run import Run
 
 SHARE = 0.3
@@ -224,6 +226,17 @@ def test_warm_start_is_judged_first(noisy: Path, tmp_path: Path) -> None:
     _, report = sbm.train(noisy, tmp_path / "c.model", same)
     assert (report["passes"], report["validation"]["pass"]) == (0, 0)
     assert report["relative_gap"] <= 1e-3
+
+
+def test_estimator_stops_early(tmp_path: Path) -> None:
+    X, y = NOISY.rows(n=240, noise=4.0)
+    options = {"validation_fraction": SHARE, "tol": 1e-9, "solver": "dual", "C": 1.0, "rounds": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # not a limit
+        ours = SBMClassifier(early_stopping=True, fit_intercept=False, **options).fit(X, y)
+    assert ours.model_.info["validation"]["ended_by"] == "validation"
+    assert ours.model_.info["validation"]["share"] == SHARE
+    assert 0 < ours.model_.info["validation"]["rows"] < 240
 
 
 # ---------------------------------------------------------------------------------- threshold

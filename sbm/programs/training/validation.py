@@ -352,6 +352,6 @@ class Validation:
 
     def restore(self, record: Mapping[str, Any], run: Run) -> None:
         """Restore the state of the last checkpoint."""
-        self._best = dict(record)
+        self._best = {name: value for name, value in record.items() if name != "is_over"}
         for k, ours in enumerate(self.weights):
             ours[:] = run.read_state([named(BEST, k)])[named(BEST, k)]
