@@ -218,7 +218,7 @@ def _validation(report: Report) -> Lines:
         f"{one['metric']}, {one['score']:.6g} on {count(one['rows'], 'row')} ({of})"
     )
     if one["threshold"] is not None:
-        yield f"the larger label is predicted above {one['threshold']:.6g}"
+        yield f"label {one['positive']} is predicted above {one['threshold']:.6g}"
 
 
 def _compiling(seconds: float) -> Lines:

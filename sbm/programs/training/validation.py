@@ -26,6 +26,7 @@ from sbm.inputs.text import PIECE
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
+from sbm.programs.predict import other_columns
 from sbm.programs.training.evaluation import Evaluation, choose_metric
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
@@ -141,7 +142,9 @@ class Validation:
         self.share = where if isinstance(where, float) else 0.0
         self._metric = choose_metric(settings.metric, problems, store)
         labels = model_labels(problems[0], store)
-        self._is_classes = bool(labels)
+        self._is_classes, self._is_checked = bool(labels), False
+        words = dict(zip(store.labels or [], store.label_names, strict=False))
+        self._positive = words.get(max(labels), format_number(max(labels))) if labels else None
         if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
             raise SettingsError(
                 f"threshold needs two classes and one decision value per row; {settings.loss} on "
@@ -289,6 +292,9 @@ class Validation:
                 begins, (ends - begins).astype(np.int32), indices, values,
                 self._codes(y, sources[0].options.words.new if sources else []),
             )  # fmt: skip
+        for warning in [] if self._is_checked else other_columns(sources or []):
+            self._progress.stage(f"{path}: {warning}")
+        self._is_checked = True
 
     def _codes(self, y: Floats, new: Sequence[str]) -> npt.NDArray[Any]:
         """Return the class codes of labels; targets are unchanged."""
@@ -336,7 +342,7 @@ class Validation:
         return {
             "data": self._path, "share": self.share or None, "metric": self._metric.name,
             "score": best["score"], "pass": best["pass"], "rows": best["rows"],
-            "threshold": best.get("threshold"),
+            "threshold": best.get("threshold"), "positive": self._positive,
             "ended_by": "validation" if self.is_over else ended_by,
         }  # fmt: skip
 
