@@ -219,11 +219,12 @@ def test_table_larger_than_memory_keeps_the_bound(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=n // 2)
     assert table.nbytes > 400_000_000
     del table, columns
-    code = (
-        "import sbm, sys; from sbm.engine.machine import peak_bytes;"
-        "sbm.split(sys.argv[1], sys.argv[2], mem='400MB', threads=2);"
-        "print(peak_bytes())"
-    )
-    paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a.sbm")]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, check=True)
-    assert int(done.stdout) < 400_000_000
+    for call in (
+        "sbm.split(sys.argv[1], sys.argv[2] + '.sbm', mem='400MB', threads=2)",
+        "sbm.train(sys.argv[1], sys.argv[2] + '.model', {'mem': '400MB', 'loss': 'log_loss'})",
+    ):
+        code = f"import sbm, sys; from sbm.engine.machine import peak_bytes; {call};"
+        paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a")]
+        line = [sys.executable, "-c", f"{code} print(peak_bytes())", *paths]
+        done = subprocess.run(line, capture_output=True, check=True)
+        assert int(done.stdout) < 400_000_000

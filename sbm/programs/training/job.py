@@ -208,7 +208,7 @@ class TrainingPlan:
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
-        ours += 0 if rows is None else rows.decoded.nbytes()
+        ours += 0 if rows is None else rows.decoded.nbytes() + rows.reader_bytes
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
