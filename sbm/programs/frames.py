@@ -52,7 +52,7 @@ def matrix_of(model: Model, frame: Any) -> Any:
         ids.append(rows.ids)
         values.append(_values(rows.values, len(rows.ids)))
         lengths.append(np.diff(rows.indptr))
-    for warning in other_columns([source], "training"):
+    for warning in other_columns([source]):
         warnings.warn(warning, stacklevel=4)
     columns = np.concatenate(ids)
     shape = (sum(map(len, lengths)) - 1, int(columns.max(initial=0)) + 1)

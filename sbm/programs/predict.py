@@ -157,9 +157,7 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table)
-        + other_columns(sources or [], "training")
-        + _new_words(sources),
+        "warnings": _shifted(model, table) + other_columns(sources or []) + _new_words(sources),
         "output": None if output is None else str(output),
     }
 

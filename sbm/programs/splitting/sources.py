@@ -128,7 +128,7 @@ def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None
     return texts, Path(stores[0]) if stores else None
 
 
-def other_columns(sources: list[Source], those: str) -> list[str]:
+def other_columns(sources: list[Source], those: str = "training") -> list[str]:
     """Warn if the columns of a table differ from those of a store or a training."""
     warnings = []
     for source in sources:

@@ -26,7 +26,7 @@ from sbm.inputs.text import PIECE
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
-from sbm.programs.predict import other_columns
+from sbm.programs.splitting.sources import other_columns
 from sbm.programs.training.evaluation import Evaluation, choose_metric
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
