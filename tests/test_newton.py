@@ -122,11 +122,11 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
 
 
 def test_auto_compares_expected_work() -> None:
-    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
-    assert Work(**a9a, smooth=True).newton_pays(100, 65_000)
-    assert Work(**a9a, smooth=False).newton_pays(1000, 65_000)
-    assert not Work(**a9a, smooth=True).newton_pays(2, 65_000)
-    assert not Work(**a9a | {"weights": 5000}, smooth=True).newton_pays(100, 65_000)
+    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1, "sample": 16_000}
+    assert Work(**a9a).newton_pays(100, 65_000)
+    assert Work(**a9a, near=20_000).newton_pays(1000, 65_000)
+    assert not Work(**a9a).newton_pays(2, 65_000)
+    assert not Work(**a9a | {"weights": 5000}).newton_pays(100, 65_000)
 
 
 def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:

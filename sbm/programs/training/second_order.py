@@ -15,6 +15,7 @@ from sbm.engine.certificate import visit_all
 from sbm.engine.clock import clock
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
+from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
 from sbm.programs.training.ranks import any_of
@@ -28,7 +29,6 @@ from sbm.solver.step import Totals
 __all__ = ["NewtonPasses", "NewtonSteps"]
 
 _PIECES = 64  # more than the pieces of a block
-_LARGE_SAMPLE = 100  # rows per weight
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -185,7 +185,7 @@ class NewtonPasses(NewtonSteps):
         is_alone = not training.spare_learners
         searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
-        is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
+        is_large = piece_rows(job.store) >= LARGE_SAMPLE * len(training.solvers[0].W)
         wide = is_alone and is_wide(settings, job.store, training.problems)
         super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
         self._training = training
