@@ -43,9 +43,9 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 WHOLE_WORK = 2_000_000_000
 MOST_WHOLE_ROUNDS = 50
-# A later pass may take a tenth of the time so far: the default `max_passes` is then enough for
+# A later pass may take a fifth of the time so far: the default `max_passes` is then enough for
 # trainings that need many rounds.
-FEW_PASSES, GROWTH = 12, 1.1
+FEW_PASSES, GROWTH = 12, 1.2
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
 # What Newton's method usually needs: passes, fewer if it starts from the optimum of a large sample,
@@ -53,6 +53,7 @@ LEAST_FRAC = 0.25
 NEWTON_PASSES, FEW_NEWTON_PASSES = 8, 3
 SAMPLE_STEPS = 5
 INTERIOR_STEPS = 15
+PRODUCTS = 100  # of conjugate gradients
 LARGE_SAMPLE = 100  # rows per weight
 MOMENT = 2e7  # nanoseconds
 PASS_TIME = 5e6  # nanoseconds of a pass, whatever its size
@@ -193,8 +194,8 @@ class Work:
     rows, nnz, weights, problems : int
         Numbers of rows, their nonzeros, and weights of each problem.
     sample, near : int
-        Rows that Newton's method starts from, and rows near a kink. Without any, the loss is
-        smooth. Otherwise each pass is followed by solving the rows near a kink.
+        Rows that Newton's method starts from, 0 for conjugate gradients, and rows near a kink.
+        Without any, the loss is smooth. Otherwise each pass is followed by solving these rows.
     listed : bool
         Whether a visit of coordinate descent is of a row with the variables of all problems.
     iterates : bool
@@ -225,6 +226,8 @@ class Work:
         each, weights = self._each, self.weights
         pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
         read, factor = 100 + 6 * each, 0.5 * weights**3
+        if self.sample == 0:  # conjugate gradients
+            return self.problems * PRODUCTS * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
         is_large = self.sample >= LARGE_SAMPLE * weights
         passes = FEW_NEWTON_PASSES if is_large else NEWTON_PASSES
         if self.near:

@@ -27,10 +27,9 @@ from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.programs.training.newton import (
-    MOST_FEATURES,
-    newton_refusal,
     refuse_newton,
     starts_with_newton,
+    suits_newton,
     work_of,
 )  # fmt: skip
 from sbm.programs.training.scales import scale_features
@@ -156,7 +155,7 @@ def plan(
         disk = blocks.read_cold(chunks, READ_SECONDS)
         trials = _trials(blocks, dual, problems, memory, seconds, progress)
     others, is_first = [], settings.solver == "newton" or settings.intercept
-    if not newton_refusal(newton) and (is_first or blocks.n_features <= MOST_FEATURES):
+    if is_first or suits_newton(newton, blocks):
         others = make_problems(newton, blocks)
     may_switch = settings.solver == "auto" and bool(others) and fits_newton(newton, blocks, others)
     is_first = is_first or (may_switch and starts_with_newton(settings, blocks))

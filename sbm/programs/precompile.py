@@ -224,6 +224,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _stream(command.removeprefix(STREAM), value_type, folder)
     from sbm.programs.split import split
     from sbm.programs.train import train
+    from sbm.programs.training import newton
     from sbm.programs.tune import tune
 
     dtype = "float32" if value_type == "ones" else value_type
@@ -248,6 +249,10 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
             train(store, Path(folder, f"{command}-{k}.model"), settings)
+            if NEWTON in command and LOSSES[settings.loss].kernel == "logistic":
+                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # conjugate gradients
+                train(store, Path(folder, f"{command}-{k}.model"), settings, resume=False)
+                newton.MOST_FEATURES = most
     return None
 
 

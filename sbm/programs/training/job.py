@@ -20,14 +20,13 @@ from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
-    MOST_FEATURES,
     check_memory_of_products,
     first_solver,
     is_wide,
     near_bytes,
-    newton_refusal,
     refuse_newton,
     starts_with_newton,
+    suits_newton,
 )  # fmt: skip
 from sbm.programs.training.passtest import PassTest, reserve
 from sbm.programs.training.ranks import (
@@ -271,10 +270,11 @@ class TrainingPlan:
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
         other = replace(self.settings, solver="newton")
-        if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
+        if not suits_newton(other, self.store, self.comm.size):
             return False
         problems = WorkShare.of(self.comm, other, self.store).problems
-        return not any_of(self.comm, not fits_newton(other, self.store, problems, self.bound))[0]
+        fits = fits_newton(other, self.store, problems, self.bound, self.reserved)
+        return not any_of(self.comm, not fits)[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.

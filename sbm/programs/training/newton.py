@@ -17,12 +17,12 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
+    "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
     "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
-    "refuse_newton", "starts_with_newton", "work_of",
+    "refuse_newton", "starts_with_newton", "suits_newton", "work_of",
 ]  # fmt: skip
 
-MOST_FEATURES = 5000  # with which `auto` considers Newton's method
+MOST_FEATURES = 5000  # with which a matrix is considered
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
 _LEAST_PIECE = 16_000  # rows
@@ -51,6 +51,15 @@ def newton_refusal(settings: Settings) -> str:
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
     return ""
+
+
+def suits_newton(settings: Settings, store: BlockStore, processes: int = 1) -> bool:
+    """Return whether `auto` considers Newton's method."""
+    if newton_refusal(settings):
+        return False
+    # Kinks in the derivative make conjugate gradients slow.
+    suits = processes == 1 and not settings.calibrate and not LOSSES[settings.loss].rests
+    return suits or store.n_features <= MOST_FEATURES
 
 
 def refuse_newton(settings: Settings) -> None:
@@ -174,5 +183,7 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
     sample = max(1, min(store.n_rows, piece_rows(store)))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
+    if near == 0 and store.n_features > MOST_FEATURES:
+        sample = 0  # products instead of a matrix
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
     return Work(store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates)

@@ -22,7 +22,7 @@ from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
+from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
 from sbm.solver.step import Totals
 
@@ -63,16 +63,16 @@ class NewtonSteps:
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
-            arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
+            given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
             if is_wide:
-                self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
+                self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
-                self.methods.append(SmoothNewton(*arguments, searches))
+                self.methods.append(SmoothNewton(given, searches))
             else:
                 capacity = near_capacity(
                     engine.store, engine.plan, len(engine.learners), problem.intercept
                 )
-                self.methods.append(HingeNewton(*arguments, capacity))
+                self.methods.append(HingeNewton(given, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
         self._is_stored = False
         self.best: dict[int, Certificate] = {}
