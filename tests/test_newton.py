@@ -257,6 +257,15 @@ def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
+def test_auto_takes_products_for_losses_without_kinks(loss: str, tmp_path: Path) -> None:
+    X, y = income_table()
+    store, settings = make_store(tmp_path, X, y), {"loss": loss, "max_passes": 12}
+    _, report = sbm.train(store, tmp_path / "m.model", settings)
+    assert report["solver"] == ("newton" if loss == "log_loss" else "dual")
+
+
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_products_resume_to_the_same_bytes(ranks: int, tmp_path: Path) -> None:
     X, y = Case("log_loss", 2).rows(n=400, noise=2.0)
