@@ -80,15 +80,17 @@ def _compare(
     peer = Liblinear(args, C, solver=LOSSES[loss]).run(text, theirs, args.e)
     value = objective(text, loss, C, model)
     more = objective(text, loss, C, read_liblinear(theirs)) / value - 1
+    better = min(
+        row[f"seconds of {solver}"]
+        for solver in ("dual", "newton")
+        if row[f"passes of {solver}"] != "not converged" or solver == "newton"
+    )  # fmt: skip
+    is_done = row["passes of auto"] != "not converged"
     return row | {
         "seconds of LIBLINEAR": peer.cpu_seconds, "memory of LIBLINEAR": sizes(peer.peak_bytes),
         "LIBLINEAR's objective above": f"{more:.1e}",
         "newton / LIBLINEAR": row["seconds of newton"] / peer.cpu_seconds,
-        "auto / better": row["seconds of auto"] / min(
-            row["seconds of newton"], row["seconds of dual"] + 1e9 * (
-                row["passes of dual"] == "not converged"
-            ),
-        ),
+        "auto / better": row["seconds of auto"] / better if is_done else "",
     }  # fmt: skip
 
 
