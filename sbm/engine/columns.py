@@ -51,7 +51,12 @@ def _column_bytes(fits: int) -> int:
 
 
 def plan_columns(
-    store: BlockStore, mem: int, shape: Shape, is_weighted: bool, intercept: bool
+    store: BlockStore,
+    mem: int,
+    shape: Shape,
+    is_weighted: bool,
+    intercept: bool,
+    reserved: int = 0,
 ) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
 
@@ -68,6 +73,8 @@ def plan_columns(
         Whether rows have weights.
     intercept : bool
         Whether there is a bias without a penalty.
+    reserved : int
+        Bytes that the plan must leave free.
 
     Returns
     -------
@@ -93,24 +100,25 @@ def plan_columns(
     )  # fmt: skip
 
     def plan(columns: int) -> MemoryPlan:
-        more = shape.more_bytes + margins + columns
+        more = shape.more_bytes + margins + columns + reserved
         made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more))
         items = {name: size for name, size in made.items.items() if name != "cache"}
-        items["overhead"] -= margins + columns
+        items["overhead"] -= margins + columns + reserved
         return replace(made, items=items | {"margins": margins, "columns": columns})
 
     try:
         made = plan(least)
     except MemoryPlanError as error:
         rest = {"margins": margins, "columns": least, "weights": 8 * n * plain.copies}
+        rest |= {"reserved": reserved} if reserved else {}
         rest["blocks and others"] = error.least_bytes - sum(rest.values())
         Budget(mem, f"to train on {store.name}", rest).check()
         raise
-    free = mem - made.total + made.items["blocks"] + least
+    free = made.left - reserved + made.items["blocks"] + least
     if (share := min(wanted, int(_COLUMNS_SHARE * free))) > least:
         with suppress(MemoryPlanError):  # then blocks take more than their share
             made = plan(share)
-    room = min(wanted, made.items["columns"] + made.left)
+    room = min(wanted, made.items["columns"] + made.left - reserved)
     return replace(made, items=made.items | {"columns": room})
 
 
@@ -182,7 +190,8 @@ class ColumnPasses:
         self._store, self._plan, self._progress = store, plan, progress
         self._bias = problems[0].bias
         threads = usable_threads(settings.threads)
-        rows, n = store.n_rows, store.n_features + (self._bias > 0)
+        rows = sum(part.rows for part in plan.parts)
+        n = store.n_features + (self._bias > 0)
         y, ones = np.zeros(rows), np.ones(rows if weights is not None else 0)
         keys: list[int | None] = [None] * len(problems)
         if held_out is not None:

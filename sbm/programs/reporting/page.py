@@ -251,6 +251,8 @@ def _progress_charts(axis: _Axis, runs: Runs) -> list[LineChart]:
         ),
         LineChart(f"mse-{axis.name}", "Test error", label, "mean squared error",
                   series(lambda one: one.mse)),
+        LineChart(f"weights-{axis.name}", "Weights that are not 0", label, "weights",
+                  series(lambda one: one.weights)),
     ]  # fmt: skip
     return [chart for chart in found if chart.series]
 
@@ -424,12 +426,12 @@ def _figure_table(run: RunFigures) -> _Table:
         ])  # fmt: skip
     head = ["pass", "solver", "rounds", "seconds", "dual", "estimated gap", "certified gap",
             "test accuracy, %", "test error", *(f"{name}, s" for name in (*SECONDS, "load")),
-            "read", "cached", "free", "at 0", "memory"]  # fmt: skip
+            "read", "cached", "free", "at 0", "weights not 0", "memory"]  # fmt: skip
     return _Table(run.name, head, [
         [f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
          _format(one.estimate), _format(one.certified_gap), _format(one.accuracy, ".3f"),
          _format(one.mse, ".6g"), *(f"{one.seconds[name]:.3f}" for name in (*SECONDS, "load")),
          format_size(one.bytes_read), f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}",
-         format_size(one.resident)]
+         _format(one.weights, ",.0f"), format_size(one.resident)]
         for one in run.passes
     ])  # fmt: skip

@@ -29,7 +29,7 @@ from sbm.programs.training.newton import (
     refuse_newton,
     starts_with_newton,
 )  # fmt: skip
-from sbm.programs.training.passtest import PassTest, reserve
+from sbm.programs.training.passtest import PassTest, check_reserve, needed_bytes
 from sbm.programs.training.ranks import (
     StatusFile,
     WorkShare,
@@ -203,8 +203,7 @@ class TrainingPlan:
             self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        # With several ranks only one of them ran out; sparse models cannot take over a run.
-        self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
+        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
@@ -224,7 +223,10 @@ class TrainingPlan:
         if self.options.test is not None:
             mem = self.settings.mem_bytes
             outputs = sum(problem.n_outputs for problem in self.share.problems)
-            self.reserved += reserve(self.store, outputs, mem, self._plan_within)
+            needed = needed_bytes(self.store, outputs)
+            if self.settings.penalty == "l2":
+                check_reserve(self.store, needed, mem, self._plan_within)
+            self.reserved += needed  # columns of sparse models leave it
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
@@ -393,6 +395,8 @@ class TrainingPlan:
         if self.carried is not None:
             return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
+            if self.settings.penalty != "l2":  # whose state has no rows
+                return StartPoint(Run.read(self.folder))
             problems = self.share.problems
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)

@@ -169,11 +169,33 @@ class ColumnSteps:
         """Whether the chosen columns are in memory."""
         return np.array_equal(self._reads.columns.features, self.chosen)
 
+    def look(self, what: str, after_block: Callable[[], None], number: int) -> int | None:
+        """Run a pass from its number; return the rows with θ ≠ 0, None if weights are still 0.
+
+        With weights of 0, the second pass would find the slopes of the first one.
+        """
+        looks = number != 2 or any(fit.w.any() for fit in self._reads.fits)
+        support = self.read(what, after_block, number, looks)
+        return support if looks else None
+
     def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
         """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
         return self._reads.read(
             what, after_block, looks=looks, sizes=self.sizes if number == 1 else None,
             collect=None if self.is_in_memory else self.chosen, counts=self.sizes.counts,
+        )  # fmt: skip
+
+    def fit_room(self) -> None:
+        """Choose fewer features if those of an earlier plan do not fit."""
+        reads, sizes = self._reads, self._reads.column_sizes(self.sizes)
+        if sizes[self.chosen].sum() > reads.room():
+            self._choose(sizes, np.zeros(len(reads.columns)))
+
+    def _choose(self, sizes: npt.NDArray[np.int64], gains: npt.NDArray[np.float64]) -> None:
+        reads = self._reads
+        self.chosen = choose_features(
+            reads.fits, sizes, self.sizes.squares, reads.room(), reads.columns.features, gains,
+            self.seen,
         )  # fmt: skip
 
     def improve(self, relative_gap: float, number: int) -> Work:
@@ -200,9 +222,7 @@ class ColumnSteps:
                     gains += gain
             self._progress.finish()
             self.seen[columns.features] = number
-        self.chosen = choose_features(
-            reads.fits, sizes, self.sizes.squares, reads.room(), columns.features, gains, self.seen
-        )
+        self._choose(sizes, gains)
         return work
 
     def _is_over(self) -> bool:
@@ -273,12 +293,8 @@ class _SparseTraining:
         """Read all rows, certify the model, and improve it unless this is the last pass."""
         state, settings = self._state, self._settings
         state.passes += 1
-        # All weights are still 0: the second pass would find the slopes of the first one.
-        is_second = state.passes == 2 and not any(fit.w.any() for fit in self.fits)
-        support = self._steps.read(
-            f"pass {state.passes}", self._stop_if_asked, state.passes, looks=not is_second
-        )
-        if not is_second:
+        support = self._steps.look(f"pass {state.passes}", self._stop_if_asked, state.passes)
+        if support is not None:
             state.certificate = total_certificate(self.fits, support)
         certificate = state.certificate
         assert certificate is not None
@@ -301,6 +317,8 @@ class _SparseTraining:
         state.is_done = is_last or is_stuck
         self._log(work, tested)
         self._commit()
+        if not state.is_done and self._job.is_too_large():
+            raise MemoryError
 
     def _say_least_cost(self) -> None:
         """If all weights are 0 at the optimum, report the smallest C at which they are not."""
@@ -369,6 +387,7 @@ class _SparseTraining:
             for name, value in state.seconds.items():
                 setattr(self._reads.seconds, name, value)
             self._reads.reader.bytes_read = state.bytes_read
+            steps.fit_room()
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StoreError(
                 f"cannot resume {self._run.folder} ({error}); use --fresh to start over"

@@ -22,7 +22,7 @@ from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore, names_of
 
-__all__ = ["PassTest", "reserve"]
+__all__ = ["PassTest", "check_reserve", "needed_bytes"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -159,13 +159,21 @@ def _decide(
     return scores
 
 
-def _needed_bytes(store: BlockStore) -> int:
-    """Return the bytes needed to predict text during a training, for rows of usual length."""
-    return _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
+def needed_bytes(store: BlockStore, outputs: int) -> int:
+    """Return the bytes needed to predict text during a training, for rows of usual length.
+
+    `outputs` is the number of columns of weights.
+    """
+    needed = _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
+    if store.scaling != "none":  # a copy of the weights, for rows that are not scaled
+        needed += 8 * store.n_features * outputs
+    return needed
 
 
-def reserve(store: BlockStore, outputs: int, mem: int, plan: Callable[[int], MemoryPlan]) -> int:
-    """Return the bytes that a training must leave to predict test data.
+def check_reserve(
+    store: BlockStore, needed: int, mem: int, plan: Callable[[int], MemoryPlan]
+) -> None:
+    """Check that a training leaves the bytes to predict test data.
 
     The memory plan does not include this: otherwise blocks would be cut differently, and the test
     would change the model.
@@ -173,8 +181,8 @@ def reserve(store: BlockStore, outputs: int, mem: int, plan: Callable[[int], Mem
     Parameters
     ----------
     store : BlockStore
-    outputs : int
-        Number of columns of weights.
+    needed : int
+        From `needed_bytes`.
     mem : int
         Bytes of the whole process.
     plan : callable
@@ -185,12 +193,9 @@ def reserve(store: BlockStore, outputs: int, mem: int, plan: Callable[[int], Mem
     MemoryPlanError
         There is not enough; the message has the smallest bound that works.
     """
-    needed, least = _needed_bytes(store), mem
-    if store.scaling != "none":  # a copy of the weights, for rows that are not scaled
-        needed += 8 * store.n_features * outputs
+    least = mem
     while (total := plan(least).total + needed) > least:  # a larger bound may need more itself
         least = total
     items = {"training": least - needed, "predicting": needed}
     task = f"to train on {store.name} and predict with --test-every at the same time"
     Budget(mem, task, items).check(", or leave out --test-every")
-    return needed
