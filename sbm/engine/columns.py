@@ -44,10 +44,16 @@ _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
 # Bytes per column: feature, start, gain; and of each model that is solved.
 _COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
+_ROW = 4  # bytes of a row's number in a column
 
 
 def _column_bytes(fits: int) -> int:
     return _COLUMN + _COLUMN_OF_A_SOLVE * min(fits, AT_ONCE)
+
+
+def _wanted(store: BlockStore, n_weights: int, fits: int) -> int:
+    """Return the bytes of all columns."""
+    return store.nnz * NONZERO_BYTES[store.value_type] + n_weights * _column_bytes(fits)
 
 
 def plan_columns(
@@ -91,7 +97,7 @@ def plan_columns(
     weights = shape.models if shape.models > 1 else is_weighted  # with folds, each has its own
     margins = 8 * rows * (1 + weights + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
     nonzero = NONZERO_BYTES[store.value_type]
-    wanted = store.nnz * nonzero + n * _column_bytes(fits)
+    wanted = _wanted(store, n, fits)
     # Half of the room has space for any single column.
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
     plain = replace(
@@ -132,15 +138,19 @@ class FeatureSizes:
         Nonzeros.
     squares : ndarray, shape (n_weights,), float64
         Sum of squares.
+    packed : ndarray, shape (n_weights,), int64
+        Bytes of the rows of its column, if columns are packed.
     """
 
     counts: npt.NDArray[np.int64]
     squares: npt.NDArray[np.float64]
+    packed: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, n_weights: int) -> FeatureSizes:
         """Return zeros, to be counted."""
-        return cls(np.zeros(n_weights, np.int64), np.zeros(n_weights))
+        counts, packed = np.zeros((2, n_weights), np.int64)
+        return cls(counts, np.zeros(n_weights), packed)
 
 
 class ColumnPasses:
@@ -203,6 +213,8 @@ class ColumnPasses:
             SparseFit(one, self._labels[key], np.zeros(n), np.zeros(n), np.zeros(rows))
             for one, key in zip(problems, keys, strict=True)
         ]
+        # If columns do not all fit, their rows take one or two bytes instead of four.
+        self._packs = self.room() < _wanted(store, n, len(problems))
         self.columns = self._no_columns()
         self.seconds = Seconds()
         self._at_once = min(len(problems), AT_ONCE)
@@ -226,6 +238,8 @@ class ColumnPasses:
     def column_sizes(self, sizes: FeatureSizes) -> npt.NDArray[np.int64]:
         """Return the bytes of each feature's column; 0 for features without nonzeros."""
         nonzeros = sizes.counts * NONZERO_BYTES[self._store.value_type]
+        if self._packs:
+            nonzeros += sizes.packed - _ROW * sizes.counts
         if self._bias > 0:
             nonzeros[-1] = 0  # its values are all the same
         return np.where(sizes.counts > 0, nonzeros + _column_bytes(len(self.fits)), 0)
@@ -253,9 +267,9 @@ class ColumnPasses:
         after_block: Callable[[], None],
         *,
         looks: bool = True,
-        sizes: FeatureSizes | None = None,
+        sizes: FeatureSizes,
+        counts: bool = False,
         collect: npt.NDArray[np.int32] | None = None,
-        counts: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Read all rows once.
 
@@ -267,12 +281,11 @@ class ColumnPasses:
             Called after each block; may raise.
         looks : bool
             Whether to compute margins, slopes and bounds of every model.
-        sizes : FeatureSizes, optional
-            Counted in this pass.
+        sizes : FeatureSizes
+        counts : bool
+            Whether to count the sizes, before anything is collected.
         collect : ndarray, int32, optional
             Features whose columns replace those in memory.
-        counts : ndarray, shape (n_weights,), int64, optional
-            Nonzeros of each feature; needed for `collect`.
 
         Returns
         -------
@@ -286,14 +299,15 @@ class ColumnPasses:
             for fit in self.fits:
                 fit.begin()
                 work.append(fit.add)
-        if collect is not None and counts is not None:
-            work.append(self._collector(collect, counts))
-        if sizes is not None:
+        if collect is not None:
+            work.append(self._collector(collect, sizes))
+        if counts:
+            last = np.zeros(len(sizes.counts), np.int32) if self._packs else None
 
             def count(rows: Rows, first: int) -> None:
                 kernels.count(
-                    rows.starts, rows.lengths, rows.indices, rows.values, self._bias,
-                    sizes.counts, sizes.squares,
+                    rows.starts, rows.lengths, rows.indices, rows.values, self._bias, first,
+                    sizes.counts, sizes.squares, sizes.packed, last,
                 )  # fmt: skip
 
             work.append(count)
@@ -341,37 +355,44 @@ class ColumnPasses:
 
     def _no_columns(self) -> Columns:
         """Return no columns, except that of an intercept, which has no nonzeros."""
-        nothing = np.empty(0, np.int32)
         fit = self.fits[0]
         features = np.arange(len(fit.w) - fit.problem.intercept, len(fit.w), dtype=np.int32)
         values = None if self._store.value_type == "ones" else np.empty(0, self._store.value_type)
         starts, dense = np.zeros(1 + len(features), np.int64), len(features) - 1
-        return Columns(features, starts, nothing, values, dense)
+        rows: Any = np.empty(0, np.uint8 if self._packs else np.int32)
+        return Columns(features, starts, rows, values, dense, starts[:-1] if self._packs else None)
 
     def _collector(
-        self, chosen: npt.NDArray[np.int32], counts: npt.NDArray[np.int64]
+        self, chosen: npt.NDArray[np.int32], sizes: FeatureSizes
     ) -> Callable[[Rows, int], None]:
         """Replace the columns; return the function that collects the nonzeros of a block."""
         self.columns = self._no_columns()  # free the memory before the next columns
-        last = len(counts) - 1
-        lengths = counts[chosen]
-        has_bias = self._bias > 0 and len(chosen) > 0 and chosen[-1] == last
+        n = len(sizes.counts)
+        lengths = sizes.counts[chosen]
+        has_bias = self._bias > 0 and len(chosen) > 0 and chosen[-1] == n - 1
         if has_bias:
             lengths[-1] = 0
         starts = np.concatenate([[0], np.cumsum(lengths)])
         values = None
         if self._store.value_type != "ones":
             values = np.empty(starts[-1], self._store.value_type)
-        rows_of = np.empty(starts[-1], np.int32)
-        self.columns = Columns(chosen, starts, rows_of, values, len(chosen) - 1 if has_bias else -1)
-        column = np.full(len(counts), -1, np.int32)
+        places = at = last = None
+        if self._packs:
+            at = np.concatenate([[0], np.cumsum(sizes.packed[chosen])])
+            rows_of: Any = np.empty(at[-1], np.uint8)
+            places, at, last = at[:-1].copy(), at[:-1], np.zeros(len(chosen), np.int32)
+        else:
+            rows_of = np.empty(starts[-1], np.int32)
+        dense = len(chosen) - 1 if has_bias else -1
+        self.columns = Columns(chosen, starts, rows_of, values, dense, places)
+        column = np.full(n, -1, np.int32)
         column[chosen] = np.arange(len(chosen), dtype=np.int32)
         ends = starts[:-1].copy()
 
         def collect(rows: Rows, first: int) -> None:
             load("sbm.solver.kernels.l1").collect(
-                rows.starts, rows.lengths, rows.indices, rows.values, first, column, ends,
-                rows_of, values,
+                rows.starts, rows.lengths, rows.indices, rows.values, first, column, ends, at,
+                last, rows_of, values,
             )  # fmt: skip
 
         return collect

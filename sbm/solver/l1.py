@@ -166,17 +166,21 @@ class Columns:
     features : ndarray, shape (m,), int32
         In ascending order. The bias feature has no nonzeros here.
     starts : ndarray, shape (m + 1,), int64
-    rows : ndarray, shape (at least nnz,), int32
-    values : ndarray, like `rows`, or None
+    rows : ndarray, shape (nnz,), int32; or uint8
+        As in `sbm.solver.kernels.l1`.
+    values : ndarray, shape (nnz,), or None
     dense : int
         Column of the bias feature, or -1.
+    places : ndarray, shape (m,), int64, or None
+        Where the bytes of each column begin; None if `rows` are numbers.
     """
 
     features: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32] | npt.NDArray[np.uint8]
     values: npt.NDArray[np.floating] | None
     dense: int
+    places: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -184,7 +188,7 @@ class Columns:
     @property
     def arrays(self) -> tuple[Any, ...]:
         """The leading arguments of the kernels of columns, without the value of the bias."""
-        return self.starts, self.rows, self.values, self.dense
+        return self.starts, self.rows, self.places, self.values, self.dense
 
 
 @dataclass

@@ -44,8 +44,8 @@ __all__ = [
 # Settings of the cache of rows, and of trainings that sparse models do not have.
 _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
-# otherwise at this share of the last gap.
-_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+# otherwise at this share of the last gap, and not below this share of the tolerance.
+_WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
 _FIRST = 0.1
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
@@ -181,21 +181,8 @@ class ColumnSteps:
     def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
         """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
         return self._reads.read(
-            what, after_block, looks=looks, sizes=self.sizes if number == 1 else None,
-            collect=None if self.is_in_memory else self.chosen, counts=self.sizes.counts,
-        )  # fmt: skip
-
-    def fit_room(self) -> None:
-        """Choose fewer features if those of an earlier plan do not fit."""
-        reads, sizes = self._reads, self._reads.column_sizes(self.sizes)
-        if sizes[self.chosen].sum() > reads.room():
-            self._choose(sizes, np.zeros(len(reads.columns)))
-
-    def _choose(self, sizes: npt.NDArray[np.int64], gains: npt.NDArray[np.float64]) -> None:
-        reads = self._reads
-        self.chosen = choose_features(
-            reads.fits, sizes, self.sizes.squares, reads.room(), reads.columns.features, gains,
-            self.seen,
+            what, after_block, looks=looks, sizes=self.sizes, counts=not self.sizes.counts.any(),
+            collect=None if self.is_in_memory else self.chosen,
         )  # fmt: skip
 
     def improve(self, relative_gap: float, number: int) -> Work:
@@ -204,7 +191,7 @@ class ColumnSteps:
         sizes = reads.column_sizes(self.sizes)
         work, gains = Work(), np.zeros(len(columns))
         if len(columns):
-            within = _OF_GAP * relative_gap
+            within = max(_OF_GAP * relative_gap, _LEAST * self._tol)
             if len(columns) == np.count_nonzero(sizes):
                 within = self._tol * _WITHIN * _SHRINK**self.solves
                 if self.solves == 0 and len(reads.fits) > AT_ONCE:  # a start for every class
@@ -222,7 +209,9 @@ class ColumnSteps:
                     gains += gain
             self._progress.finish()
             self.seen[columns.features] = number
-        self._choose(sizes, gains)
+        self.chosen = choose_features(
+            reads.fits, sizes, self.sizes.squares, reads.room(), columns.features, gains, self.seen
+        )
         return work
 
     def _is_over(self) -> bool:
@@ -361,7 +350,7 @@ class _SparseTraining:
         state = self._state
         with self._reads.seconds.measure("write"):
             arrays: dict[str, npt.NDArray[Any]] = {
-                "counts": self._steps.sizes.counts, "squares": self._steps.sizes.squares,
+                **asdict(self._steps.sizes),
                 "seen": self._steps.seen, "chosen": self._steps.chosen,
                 "bounds": np.array([fit.bound for fit in self.fits]),
             }  # fmt: skip
@@ -378,8 +367,11 @@ class _SparseTraining:
             self._state = state = SparseState.of(record)
             arrays = self._run.read_state()
             steps = self._steps
-            steps.sizes = FeatureSizes(arrays["counts"].copy(), arrays["squares"].copy())
-            steps.seen, steps.chosen = arrays["seen"].copy(), arrays["chosen"].copy()
+            steps.seen = arrays["seen"].copy()
+            if record["shape"] == self._job.itself["shape"]:  # the same order of rows
+                names = [one.name for one in fields(FeatureSizes)]
+                steps.sizes = FeatureSizes(*(arrays[name].copy() for name in names))
+                steps.chosen = arrays["chosen"].copy()
             steps.solves = state.solves
             for k, fit in enumerate(self.fits):
                 fit.w[:], fit.g[:] = arrays[f"w-{k}"], arrays[f"g-{k}"]
@@ -387,7 +379,6 @@ class _SparseTraining:
             for name, value in state.seconds.items():
                 setattr(self._reads.seconds, name, value)
             self._reads.reader.bytes_read = state.bytes_read
-            steps.fit_room()
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StoreError(
                 f"cannot resume {self._run.folder} ({error}); use --fresh to start over"
