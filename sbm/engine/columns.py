@@ -37,23 +37,25 @@ Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 # Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
-# together (counts, squares, sizes, last pass, column, and to choose features: eight).
-_OF_A_FIT, _OF_ALL = 2, 13
+# together (counts, squares, packed and other sizes, last pass, column; to choose features: eight).
+_OF_A_FIT, _OF_ALL = 2, 14
 # Doubles per row: margins of each model, and of each model that is solved.
 _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
-# Bytes per column: feature, start, gain; and of each model that is solved.
-_COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
+# Bytes per column: feature, start, gain, and if it is packed its place and last row; and of each
+# model that is solved.
+_COLUMN, _COLUMN_OF_A_SOLVE = 48, 200
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
 _ROW = 4  # bytes of a row's number in a column
 
 
-def _column_bytes(fits: int) -> int:
-    return _COLUMN + _COLUMN_OF_A_SOLVE * min(fits, AT_ONCE)
+def _column_bytes(solves: int) -> int:
+    return _COLUMN + _COLUMN_OF_A_SOLVE * solves
 
 
 def _wanted(store: BlockStore, n_weights: int, fits: int) -> int:
     """Return the bytes of all columns."""
-    return store.nnz * NONZERO_BYTES[store.value_type] + n_weights * _column_bytes(fits)
+    each = _column_bytes(min(fits, AT_ONCE))
+    return store.nnz * NONZERO_BYTES[store.value_type] + n_weights * each
 
 
 def plan_columns(
@@ -66,7 +68,8 @@ def plan_columns(
 ) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
 
-    Memory that the columns cannot use is left for blocks that stay decoded.
+    Memory that the columns cannot use is left for blocks that stay decoded. If they do not all fit,
+    models are solved one after the other.
 
     Parameters
     ----------
@@ -92,14 +95,35 @@ def plan_columns(
     MemoryPlanError
         The bound is too small; the message has the smallest one that works.
     """
+    fits = sum(shape.outputs)
+    wanted = _wanted(store, shape.n_weights, fits)
+    given = store, mem, shape, is_weighted, intercept, reserved
+    with suppress(MemoryPlanError):
+        made = _plan_columns(*given, wanted, min(fits, AT_ONCE))
+        if made.items["columns"] == wanted:
+            return made
+    made = _plan_columns(*given, wanted, 1)
+    room = min(made.items["columns"], wanted - 1)
+    return replace(made, items=made.items | {"columns": room})
+
+
+def _plan_columns(
+    store: BlockStore,
+    mem: int,
+    shape: Shape,
+    is_weighted: bool,
+    intercept: bool,
+    reserved: int,
+    wanted: int,
+    solves: int,
+) -> MemoryPlan:
+    """Return the plan for a number of models at the same time; `wanted` are all columns."""
     fits, rows, n = sum(shape.outputs), store.n_rows, shape.n_weights
-    solves = min(fits, AT_ONCE)
     weights = shape.models if shape.models > 1 else is_weighted  # with folds, each has its own
     margins = 8 * rows * (1 + weights + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
     nonzero = NONZERO_BYTES[store.value_type]
-    wanted = _wanted(store, n, fits)
     # Half of the room has space for any single column.
-    least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
+    least = min(wanted, 2 * (rows * nonzero + _column_bytes(solves)))
     plain = replace(
         shape, outputs=(1,), listed=False, paired=False, may_join=False,
         copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
@@ -215,9 +239,9 @@ class ColumnPasses:
         ]
         # If columns do not all fit, their rows take one or two bytes instead of four.
         self._packs = self.room() < _wanted(store, n, len(problems))
+        self._at_once = 1 if self._packs else min(len(problems), AT_ONCE)
         self.columns = self._no_columns()
         self.seconds = Seconds()
-        self._at_once = min(len(problems), AT_ONCE)
         self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self.reader = BlockReader(
@@ -242,7 +266,7 @@ class ColumnPasses:
             nonzeros += sizes.packed - _ROW * sizes.counts
         if self._bias > 0:
             nonzeros[-1] = 0  # its values are all the same
-        return np.where(sizes.counts > 0, nonzeros + _column_bytes(len(self.fits)), 0)
+        return np.where(sizes.counts > 0, nonzeros + _column_bytes(self._at_once), 0)
 
     def for_each_fit(self, work: Callable[[SparseFit, Scratch], Result]) -> list[Result]:
         """Call ``work(fit, scratch)`` for each model, a few at the same time."""
