@@ -50,8 +50,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "center", "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers",
-    "multiply", "products", "sweep", "visit",
+    "center", "collect", "count", "curvatures", "differentiate", "dual", "linearize",
+    "losses_along", "movers", "multiply", "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -59,7 +59,7 @@ TARGETS = -2  # `positive` if y has targets
 _SUM = {"reassoc", "contract"}  # sums in any order, fixed in the machine code
 _TINY = 1e-300
 _52 = np.int64(52)
-_LOW = np.uint64(127)
+_LOW, _ONE, _TWO = np.uint64(127), np.uint64(1), np.uint64(2)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -279,39 +279,47 @@ def _next(rows, places, a, at, before):
     """Return the row of nonzero `a`, which follows `before`, and where the next one's bytes are."""
     if places is None:
         return np.uint64(np.uint32(rows[a])), at
-    byte, one = np.uint64(rows[at]), np.uint64(1)
+    byte = np.uint64(rows[at])
     gap, shift = byte & _LOW, np.uint64(7)
-    at += one
+    at += _ONE
     while byte > _LOW:
         byte = np.uint64(rows[at])
         gap |= (byte & _LOW) << shift
         shift += np.uint64(7)
-        at += one
+        at += _ONE
     return before + gap, at
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_SUM)
-def _product(starts, rows, places, values, k, dense, bias, e):
-    """Return e · x_k."""
+def _product(starts, rows, places, values, k, dense, bias, e, by):
+    """Return e · x_k, where every by-th number of the array belongs to a row."""
     s = 0.0
     if k == dense:
-        for i in range(len(e)):
-            s += np.float64(e[i])
+        for i in range(len(e) // by):
+            s += np.float64(e[by * i])
         return s * bias
-    at, i = _first(places, k), np.uint64(0)
+    at, i, by = _first(places, k), np.uint64(0), np.uint64(by)
     for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
         i, at = _next(rows, places, p, at, i)
-        s += np.float64(e[i]) if values is None else np.float64(values[p]) * e[i]
+        one = np.float64(e[by * i])
+        s += one if values is None else np.float64(values[p]) * one
     return s
 
 
 @njit(nogil=True, error_model="numpy")
-def differentiate(starts, rows, places, values, dense, bias, theta, H, g, h, first, end):
-    """Write θ·x_k and Σ_i H_i x_ik² of the columns from `first` to `end`."""
+def differentiate(starts, rows, places, values, dense, bias, theta, g, first, end):
+    """Write θ·x_k of the columns from `first` to `end`."""
     for k in range(first, end):
-        g[k] = _product(starts, rows, places, values, k, dense, bias, theta)
+        g[k] = _product(starts, rows, places, values, k, dense, bias, theta, 1)
+
+
+@njit(nogil=True, error_model="numpy")
+def curvatures(starts, rows, places, values, dense, bias, some, H, h):
+    """Write Σ_i H_i x_ik² of some columns."""
+    for a in range(len(some)):
+        k = some[a]
         if values is None or k == dense:
-            h[k] = _product(starts, rows, places, values, k, dense, bias, H)
+            h[k] = _product(starts, rows, places, values, k, dense, bias, H, 1)
             if k == dense:
                 h[k] *= bias
         else:
@@ -328,7 +336,7 @@ def differentiate(starts, rows, places, values, dense, bias, theta, H, g, h, fir
 def products(starts, rows, places, values, dense, bias, some, e, out):
     """Write e · x_k of some columns."""
     for a in range(len(some)):
-        out[a] = _product(starts, rows, places, values, some[a], dense, bias, e)
+        out[a] = _product(starts, rows, places, values, some[a], dense, bias, e, 1)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -338,24 +346,27 @@ def _minimum(best, part):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _descend(starts, rows, places, values, k, dense, bias, H, step, e):
+def _descend(starts, rows, places, values, k, dense, bias, step, model):
     """Add -step H x_k to e."""
     if k == dense:
-        for i in range(len(e)):
-            e[i] -= step * bias * H[i]
+        for i in range(len(model) // 2):
+            model[2 * i] -= step * bias * model[2 * i + 1]
         return
     at, i = _first(places, k), np.uint64(0)
     for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
         i, at = _next(rows, places, p, at, i)
-        e[i] -= step * H[i] if values is None else step * np.float64(values[p]) * H[i]
+        change = step * model[_TWO * i + _ONE]
+        model[_TWO * i] -= change if values is None else change * np.float64(values[p])
 
 
 @njit(nogil=True, error_model="numpy")
 def sweep(
-    starts, rows, places, values, dense, bias, free, H, e, g, w, d, h, ridge, lasso, box, active, m,
-    limit, gain, sums,
+    starts, rows, places, values, dense, bias, free, model, g, w, d, h, ridge, lasso, box, active,
+    m, limit, gain, sums,
 ):  # fmt: skip
     """Visit the columns active[:m] once; keep those that may still move at the front.
+
+    `model` has e and H, alternately: a visit needs both, and finds them side by side.
 
     The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
     product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
@@ -373,7 +384,7 @@ def sweep(
         k = active[a]
         l1, l2 = (lasso, ridge) if k != free else (0.0, 0.0)
         now = w[k] + d[k]
-        G = g[k] + _product(starts, rows, places, values, k, dense, bias, e) - l2 * now
+        G = g[k] + _product(starts, rows, places, values, k, dense, bias, model, 2) - l2 * now
         visited += starts[k + 1] - starts[k]
         gain[k] = 0.0
         if now == 0.0:
@@ -396,7 +407,7 @@ def sweep(
             if new == 0.0:
                 d[k] = -w[k]
             gain[k] = 0.5 * h[k] * step * step
-            _descend(starts, rows, places, values, k, dense, bias, H, step, e)
+            _descend(starts, rows, places, values, k, dense, bias, step, model)
             visited += starts[k + 1] - starts[k]
             moved += 1
     sums[0], sums[1] = total, worst
