@@ -458,25 +458,25 @@ def run_compiler(order: str) -> tuple[str, bytes]:
     )
     environment = {**os.environ, COMPILE_HERE: "1", FOLDER: str(folder())}
     isolated = ["-I"] if sys.flags.isolated else []
-    try:
-        child = subprocess.Popen(
-            # -P prevents imports from the current folder, which may not even exist.
-            [sys.executable, "-P", *isolated, "-c", code], env=environment, cwd="/",
-            # Ctrl-C is not sent to the child: the parent stops it.
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            process_group=0,
-        )  # fmt: skip
-    except OSError as error:
-        return str(error), b""
-    _compilers.add(child)
-    try:
-        with _stops_at_once():
+    with _stops_at_once():
+        try:
+            child = subprocess.Popen(
+                # -P prevents imports from the current folder, which may not even exist.
+                [sys.executable, "-P", *isolated, "-c", code], env=environment, cwd="/",
+                # Ctrl-C is not sent to the child: the parent stops it.
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                process_group=0,
+            )  # fmt: skip
+        except OSError as error:
+            return str(error), b""
+        _compilers.add(child)
+        try:
             output, errors = child.communicate()
-    except BaseException:
-        stop_compilers()
-        raise
-    finally:
-        _compilers.discard(child)
+        except BaseException:
+            stop_compilers()
+            raise
+        finally:
+            _compilers.discard(child)
     last = errors.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
     return (last or f"exit code {child.returncode}") if child.returncode else "", output
 
@@ -561,7 +561,8 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
 def _spare_wrappers(module: str) -> None:
     """Disable numba's wrappers, two per kernel; compiling takes 1.4 to 1.7 times as long with them.
 
-    The wrappers are only needed to call kernels from Python or C through numba.
+    The wrappers are only needed to call kernels from Python or C through numba. A process that has
+    compiled must not do that: numba would call the missing wrapper and crash.
     """
     is_jitted = importlib.import_module("numba.extending").is_jitted
     folder = module.rpartition(".")[0]

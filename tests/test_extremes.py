@@ -144,7 +144,8 @@ def test_weights_barely_drift_in_many_passes(tmp_path):
 
 @pytest.mark.parametrize("n_classes", [3, 8, 9, 16, 19])
 def test_row_rounding_is_bounded_over_all_classes(n_classes, monkeypatch):
-    for name in ("_size1", "_size8", "rounding"):  # as plain Python
+    # As plain Python: compiled kernels have no wrappers that Python could call.
+    for name in ("_size1", "_size8", "rounding"):
         monkeypatch.setattr(classes, name, getattr(classes, name).py_func)
     for name in ("zeros8", "add_sizes8", "largest8"):
         monkeypatch.setattr(classes, name, PLAIN[name])

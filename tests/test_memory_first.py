@@ -373,7 +373,7 @@ def test_memory_that_runs_out_starts_reading_over(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_killed_anywhere_resumes_from_text(tmp_path):
-    text = text_of(tmp_path, n=20_000)
+    text = text_of(tmp_path, n=100_000)
     line = [sys.executable, "-m", "sbm", "train", text.name, "--mem", MEM, "--tol", "1e-9",
             "--blocks", "4", "--max-passes", "6", "--checkpoint-every", "0.001s"]  # fmt: skip
     where: dict[str, Any] = {"cwd": tmp_path}

@@ -52,7 +52,10 @@ class IdTable:
         self._slots = np.zeros(1 << bits, np.int32)
         self._slot_keys = np.empty(1 << bits, np.int64)
         self._shift = np.uint64(64 - bits)
-        kernels.rehash(self._seen, self._n, self._slots, self._slot_keys, self._factor, self._shift)
+        if self._n:  # an empty table is made before kernels are compiled
+            kernels.rehash(
+                self._seen, self._n, self._slots, self._slot_keys, self._factor, self._shift
+            )
 
     def __len__(self) -> int:
         return self._n

@@ -46,7 +46,7 @@ __all__ = [
 # Smaller weights fit in the processor's caches; prefetching them costs more than it saves.
 _PREFETCH_ABOVE = 1 << 22
 _PREFETCH_ROWS = 3
-_SINGLE = 8192  # as in new_order
+_SINGLE = 8192  # as in kernels/common.py
 _MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
 _EPSILON = 2.0**-52  # relative rounding error of a number
 

@@ -20,11 +20,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "SEEN", "add", "add_damped", "add_sums", "damped_square", "dot", "dot_within",
-    "exp", "given_order", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
-    "log_ratio", "mix", "new_order", "permute", "place_of", "prefetch", "prefetch_ahead",
-    "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "rows_left", "sign_and_cost",
-    "start_rounds", "step_in_box", "touch",
+    "GOLDEN", "SEEN", "add", "add_damped", "add_sums", "begin_round", "damped_square", "dot",
+    "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
+    "log_ratio", "mix", "permute", "place_of", "prefetch", "prefetch_ahead", "prefetch_coming",
+    "prefetch_row", "rest_longer", "rounding", "rows_left", "sign_and_cost", "start_rounds",
+    "step_in_box", "touch",
 ]  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def start_rounds(active, n):
 
 
 @njit(nogil=True, error_model="numpy")
-def new_order(order, m, chunk, state):
+def _new_order(order, m, chunk, state):
     """Shuffle the chunks of m active rows; return (the number of places, log2 of the chunk size).
 
     `chunk` is the largest size, a power of 2. Few rows are shuffled one by one.
@@ -78,12 +78,27 @@ def new_order(order, m, chunk, state):
 
 
 @njit(nogil=True, error_model="numpy")
-def given_order(order, chunk):
-    """Return (the number of places, log2 of the chunk size) if `order` has the chunks to visit."""
-    bits = 0
-    while 1 << bits < chunk:
-        bits += 1
-    return len(order) << bits, bits
+def begin_round(order, m, chunk, state, rest, active, n):
+    """Return (the number of active rows, the number of places, log2 of the chunk size).
+
+    If several processes are summed, `rest` is an array, and `order` has the chunks of n rows to
+    visit. Then those of their rows that are not at rest become the active ones, in the order of
+    their visits; the others are left alone for a turn.
+    """
+    if rest is None:
+        places, bits = _new_order(order, m, chunk, state)
+        return m, places, bits
+    m = 0
+    for k in range(np.uint64(len(order))):
+        first = np.int64(order[k]) * chunk
+        for i in range(first, min(first + chunk, n)):
+            turns = rest[i] & np.uint8(15)
+            rest[i] -= turns > 0
+            active[m] = i
+            m += turns == 0
+    if m > 0:
+        order[0] = 0  # one chunk
+    return m, m, 62
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

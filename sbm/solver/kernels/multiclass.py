@@ -50,11 +50,10 @@ from sbm.solver.kernels.classes import (
 )
 from sbm.solver.kernels.common import (
     add_sums,
+    begin_round,
     damped_square,
-    given_order,
     is_last,
     is_solved,
-    new_order,
     place_of,
     prefetch,
     prefetch_coming,
@@ -264,7 +263,7 @@ def solve(
     shut[:] = False
     shut_few[:] = False
     n = len(starts)
-    m = n if damping is not None else start_rounds(active, n)
+    m = 0 if rest_turns is not None else start_rounds(active, n)
     gain = 0.0
     gap = 0.0
     updates = 0
@@ -272,10 +271,7 @@ def solve(
     starved = 0
     limit = np.inf
     for r in range(turn, rounds):
-        if damping is None:
-            places, bits = new_order(order, m, chunk, state)
-        else:
-            places, bits = given_order(order, chunk)
+        m, places, bits = begin_round(order, m, chunk, state, rest_turns, active, n)
         worst = 0.0
         total = 0.0
         dropped = 0
@@ -283,27 +279,23 @@ def solve(
             gap = 0.0
         may_squeeze = True
         for s in range(places):
-            if damping is None:
-                prefetch_coming(
-                    order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
-                )  # fmt: skip
+            prefetch_coming(
+                order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
+            )
             t = place_of(order, s, bits)
             if t >= m:
                 continue
             if ahead > 0 and s + ahead < places:
                 coming = place_of(order, s + ahead, bits)
                 if coming < m:
-                    q = np.uint64(coming if damping is not None else active[coming])
+                    q = np.uint64(active[coming])
                     prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
             near = place_of(order, s + _LISTS_AHEAD, bits) if s + _LISTS_AHEAD < places else m
             if near < m:
-                q = np.uint64(near if damping is not None else active[near])
+                q = np.uint64(active[near])
                 prefetch(outputs, begin[q])
                 prefetch(betas, begin[q])
-            i = np.uint64(t if damping is not None else active[t])
-            if damping is not None and rest_turns[i] & 15:
-                rest_turns[i] -= 1
-                continue
+            i = np.uint64(active[t])
             visits += 1
             label = np.int64(y[i])
             cost, rest = _costs_of(i, label, costs, cost_rest, weight)

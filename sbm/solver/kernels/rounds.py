@@ -31,13 +31,12 @@ from sbm.solver.kernels.common import (
     add,
     add_damped,
     add_sums,
+    begin_round,
     damped_square,
     dot,
     dot_within,
-    given_order,
     is_last,
     is_solved,
-    new_order,
     place_of,
     prefetch_ahead,
     prefetch_coming,
@@ -131,7 +130,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             of the last round); visits; updates; rounds.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
-        m = len(starts) if damping is not None else start_rounds(active, len(starts))
+        m = 0 if rest is not None else start_rounds(active, len(starts))
         w_extra = extra[0]
         gain = stats[0]
         gap = 0.0
@@ -139,31 +138,23 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         visits = 0
         limit = np.inf
         for r in range(turn, rounds):
-            if damping is None:
-                places, bits = new_order(order, m, chunk, state)
-            else:
-                places, bits = given_order(order, chunk)
+            m, places, bits = begin_round(order, m, chunk, state, rest, active, len(starts))
             worst = 0.0
             dropped = 0
             if stop > 0.0:
                 gap = 0.0
             for s in range(places):
-                if damping is None:
-                    prefetch_coming(
-                        order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
-                    )  # fmt: skip
+                prefetch_coming(
+                    order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
+                )
                 t = place_of(order, s, bits)
                 if t >= m:
                     continue
                 if ahead > 0 and s + ahead < places:
                     coming = place_of(order, s + ahead, bits)
                     if coming < m:
-                        coming = coming if damping is not None else active[coming]
-                        prefetch_row(w, indices, starts, lengths, coming)
-                i = np.uint64(t if damping is not None else active[t])
-                if damping is not None and rest[i] & 15:
-                    rest[i] -= 1
-                    continue
+                        prefetch_row(w, indices, starts, lengths, active[coming])
+                i = np.uint64(active[t])
                 visits += 1
                 row = read(i, y, weight, numbers)
                 C, sign = row[0], row[1]
