@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 import sbm
 from sbm.cli import cli
 from sbm.cli.liblinear import read_options
+from sbm.compiled import load
 from sbm.engine import columns, machine
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
@@ -230,6 +231,35 @@ def test_resume_and_threads_give_the_same_bytes(tmp_path: Path, small: bool) -> 
         except KeyboardInterrupt:
             sbm.train(store, path, settings)
         assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("values", [None, np.array([2.0, -3.0], np.float32)])
+def test_packed_columns_have_the_same_rows(values: Array | None) -> None:
+    numbers = [[0, 1, 128, 16_511, 16_512, 2_200_000], [3, 130, 2_113_666]]
+    kernels, indices = load("sbm.solver.kernels.l1"), np.arange(2, dtype=np.int32)
+    sizes, last = columns.FeatureSizes.of(2), np.zeros(2, np.int32)
+    found = sorted((row, j) for j, rows in enumerate(numbers) for row in rows)
+    blocks = [
+        (np.array([j]), np.ones(1, np.int32), indices, values, row) for row, j in found
+    ]  # fmt: skip
+    for *rows, row in blocks:
+        kernels.count(*rows, 0.0, row, sizes.counts, sizes.squares, sizes.packed, last)
+    assert sizes.packed.tolist() == [1 + 1 + 1 + 2 + 1 + 4, 1 + 1 + 4]
+    starts = np.concatenate([[0], np.cumsum(sizes.counts)])
+    places = np.array([0, sizes.packed[0]])
+    packed, last[:] = np.empty(sizes.packed.sum(), np.uint8), 0
+    kept = None if values is None else np.empty(starts[-1], np.float32)
+    ends, at = starts[:-1].copy(), places.copy()
+    for *rows, row in blocks:
+        kernels.collect(*rows, row, indices, ends, at, last, packed, kept)
+    assert (ends.tolist(), at.tolist()) == (starts[1:].tolist(), sizes.packed.cumsum().tolist())
+    out = np.empty(max(map(max, numbers)) + 1)
+    kernels.multiply(
+        starts, packed, places, kept, -1, 0.0, indices, np.array([5.0, 7.0]), out
+    )  # fmt: skip
+    each = np.array([5.0, 7.0]) * (1 if values is None else values)
+    expected = {row: each[j] for row, j in found}
+    assert {int(i): out[i] for i in np.flatnonzero(out)} == expected
 
 
 @pytest.mark.parametrize("call", [2, 4])

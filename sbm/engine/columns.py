@@ -40,7 +40,7 @@ AT_ONCE = 4  # models that are solved at the same time, for any number of thread
 # together (counts, squares, packed and other sizes, last pass, column; to choose features: eight).
 _OF_A_FIT, _OF_ALL = 2, 14
 # Doubles per row: margins of each model, and of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 5
 # Bytes per column: feature, start, gain, and if it is packed its place and last row; and of each
 # model that is solved.
 _COLUMN, _COLUMN_OF_A_SOLVE = 48, 200

@@ -117,7 +117,7 @@ def _in_a_quarter(folder: Path, text: Path, loss: str, C: float, tol: float) -> 
     data = BlockStore(store)
     room = int(QUARTER * data.nnz * NONZERO_BYTES[data.value_type])
     settings = {"loss": loss, "penalty": "l1", "C": C, "tol": tol, "max_passes": MOST_PASSES}
-    with mock.patch.object(ColumnPasses, "room", lambda self: room):
+    with mock.patch.object(ColumnPasses, "room", return_value=room):
         _, report = sbm.train(store, folder / "q.model", settings, resume=False)
     return report
 
