@@ -17,7 +17,7 @@ from sbm.losses import LOSSES
 from sbm.units import format_label, format_number, parse_duration, parse_size
 
 __all__ = [
-    "SETTINGS", "Setting", "Settings", "nearest", "option_name",
+    "SETTINGS", "Setting", "Settings", "nearest", "option_name", "read_threshold",
 ]  # fmt: skip
 
 
@@ -134,6 +134,50 @@ def _read_rounds(value: Any) -> int | str:
             bound = "at least 1" if number < 1 else "below 2^63"
             raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
     return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
+
+
+def _read_validate(value: Any) -> float | str | None:
+    """Return a share of the rows as a number, and a file as text."""
+    text = str(value).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None if value is None else text
+    if isinstance(value, bool) or not 0 < share < 1:
+        raise SettingsError(
+            f"validate is {value}; a share must be above 0 and below 1 (or 100%), and a file with "
+            "such a name needs its folder, as in ./0.1"
+        )
+    return share
+
+
+def read_threshold(value: Any) -> tuple[float, float] | None:
+    """Return the costs of a false positive and a false negative; None for F1.
+
+    Raises
+    ------
+    SettingsError
+        The value is neither ``f1`` nor ``cost:FP,FN``.
+    """
+    if value == "f1":
+        return None
+    kind, _, rest = str(value).partition(":")
+    try:
+        costs = [float(cost) for cost in rest.split(",")]
+    except ValueError:
+        costs = []
+    if kind != "cost" or len(costs) != 2 or not all(_is_positive(cost) for cost in costs):
+        raise SettingsError(
+            f"threshold is {value!r}; f1 is expected, or cost:FP,FN with the costs of a false "
+            "positive and a false negative, such as cost:1,5"
+        )
+    return costs[0], costs[1]
+
+
+def _check_threshold(value: Any) -> Any:
+    if value is not None:
+        read_threshold(value)
+    return value
 
 
 def _path_to_text(value: Any) -> Any:
@@ -373,6 +417,31 @@ class Settings:
     calibrate: bool = _setting(
         False, _FLAG, "Also fit probabilities, with a second model and held-out rows.",
         commands="train",
+    )
+    validate: str | Path | float | None = _setting(  # noqa: RUF009
+        None, _Rule(read=_read_validate),
+        "Rows to judge the model on after each pass; the best pass is kept. A file, or a share of "
+        "the rows to hold out, such as 10%.",
+        "The training ends after 3 passes without a better score and with a gap below 0.1. The "
+        "rows of a share do not depend on blocks or on the order of the rows.",
+        metavar="FILE|SHARE", unset="none", commands="train", ignored_by="plan",
+    )
+    metric: str | None = _setting(
+        None,
+        _Rule(
+            str, (None,),
+            choices=("accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"),
+        ),
+        "Score for --validate.",
+        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the larger label) "
+        "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
+        commands="train", ignored_by="plan",
+    )
+    threshold: str | None = _setting(
+        None, _Rule(str, (None,), read=_check_threshold),
+        "Choose the decision value above which the larger of two labels is predicted, on the rows "
+        "of --validate: with the best F1, or the least cost of false positives and negatives.",
+        metavar="f1|cost:FP,FN", unset="0", commands="train", ignored_by="plan",
     )
     seed: int = _setting(
         0, _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),

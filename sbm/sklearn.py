@@ -101,6 +101,8 @@ class _Linear(BaseEstimator):
         chosen = {_NAMES[k]: v for k, v in params.items() if k in _NAMES and k not in without}
         if "epsilon" in params and "insensitive" in chosen["loss"]:
             chosen["epsilon"] = params["epsilon"]
+        if params.get("early_stopping") and "max_iter" not in without:
+            chosen["validate"] = float(params["validation_fraction"])
         if params.get("fit_intercept"):
             if not params["intercept_scaling"] > 0:
                 raise SettingsError(
@@ -135,7 +137,8 @@ class _Linear(BaseEstimator):
             model, report = train(store, Path(name) / "fit.model", chosen)
         self.n_iter_, self.dual_gap_ = report["passes"], report["relative_gap"]
         self._learner = None
-        if not report["converged"]:
+        ended_by = (report["validation"] or {}).get("ended_by", "limit")
+        if not report["converged"] and ended_by == "limit":
             advice = "raise max_iter" if report["is_falling"] else "set scale='std', or lower C"
             warnings.warn(
                 f"the relative gap is {self.dual_gap_:.1e} after {self.n_iter_} passes, above "
@@ -269,6 +272,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Relative duality gap to certify.
     max_iter : int
         Maximum passes over the data.
+    early_stopping : bool
+        Whether to hold out a share of the rows in `fit`, stop if the score on them (accuracy, or
+        mean squared error) no longer improves, and keep the best pass.
+    validation_fraction : float
+        The share.
     random_state : int, RandomState or None
     n_jobs : int, optional
         Threads; no result depends on them. None is 1, -1 all cores.
@@ -309,6 +317,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         dtype: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 50,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -329,6 +339,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
         self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -471,7 +483,7 @@ class SBMRegressor(RegressorMixin, _Linear):
     epsilon : float
         Error that costs nothing; not for ``squared_error``.
     fit_intercept, intercept_scaling, solver, scale, mem, cache_frac, rounds, blocks, dtype, tol,
-    max_iter, random_state, n_jobs
+    max_iter, early_stopping, validation_fraction, random_state, n_jobs
         As for `SBMClassifier`.
 
     Attributes
@@ -501,6 +513,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         dtype: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 50,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -520,6 +534,8 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -398,7 +398,6 @@ MISUSES = {
     "train big.sbm --class-weight 1:2": "--class-weight is 1:2;",
     f"train big.sbm --rounds {10**30}": "--rounds is 1000",
     "train big.sbm --config none.toml": "none.toml does not exist",
-    "train big.sbm --test-every 2": "--test-every --test FILE",
     "train big.sbm -o x.model --warm-start big.model --loss squared_hinge": "loss hinge",
     "split big.svm -o x.sbm --blocks 0": "--blocks is 0;",
     "split big.svm -o x.sbm --threads -1": "--threads is -1; at least 1",
@@ -721,15 +720,16 @@ def test_lines_do_not_overlap_progress_bar(monkeypatch):
 def test_tables_fit_80_columns(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Tty())
     progress = Terminal()
-    progress.row({**PASS, "test": {"rows": 8, "accuracy": 0.25}})
-    progress.row({**PASS, "test": {"rows": 8, "mse": 0.5}, "certificate": {"relative_gap": 1e-3}})
+    score = {"metric": "accuracy", "score": 0.25}
+    progress.row({**PASS, "validation": score})
+    progress.row({**PASS, "validation": score, "certificate": {"relative_gap": 1e-3}})
     progress.row({**PASS, "passes_left": 640.0})
     title, first, second, third = sys.stderr.getvalue().splitlines()
     assert title.split()[:5] == ["pass", "seconds", "gap", "(tol", "0.001)"]
     assert first.split() == [
-        "3", "1.00", "~2.0e-02", "~3", "1,000", "99", "MB", "test", "25.00", "%",
+        "3", "1.00", "~2.0e-02", "~3", "1,000", "99", "MB", "accuracy", "0.25",
     ]  # fmt: skip
-    assert second.split()[2:] == ["1.0e-03", "-", "1,000", "99", "MB", "test", "MSE", "0.5"]
+    assert second.split()[2:] == ["1.0e-03", "-", "1,000", "99", "MB", "accuracy", "0.25"]
     assert third.split()[3] == ">99"
     sys.stderr = Tty()
     progress = Terminal()

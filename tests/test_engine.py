@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import write_rows
+from helpers import fit, write_rows
 from test_folds import slow_fold
 
 import sbm
@@ -21,7 +21,10 @@ from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.programs.training.setup import open_run, shape_of
 from sbm.programs.tuning.state import fork
+from sbm.rows import Arena
+from sbm.solver.cache import WorkingSet
 from sbm.solver.gap import ray
+from sbm.solver.variables import DenseSet
 from sbm.store.blocks import BlockStore
 
 
@@ -169,3 +172,26 @@ def test_ended_training_leaves_no_garbage(stores, monkeypatch):
         assert [engine() for engine in made] == [None]
     finally:
         gc.enable()
+
+
+# ---------------------------------------------------------------------------- ages of cached rows
+
+
+def test_ages_are_of_cached_rows(stores, tmp_path):
+    quick = {"max_passes": 5, "tol": 1e-12, "C": 0.1, "solver": "dual"}
+    *_, log = fit(stores / "2.sbm", cache_frac=0.3, **quick)
+    for one in log:
+        assert sum(one["cached_ages"]) == one["cached_rows"] > 0
+        assert len(one["cached_ages"]) <= one["pass"]
+    # In a cache with room for all rows they stay, and are what is certified.
+    *_, log = fit(stores / "2.sbm", cache_frac=0.9, screen=False, policy="random", **quick)
+    assert [one["cached_ages"] for one in log] == [[0] * k + [240] for k in range(len(log))]
+    assert log[-1]["cached_zero"] == 240 - log[-1]["certificate"]["n_support"]
+    assert log[-1]["cached_free"] == log[-1]["certificate"]["n_free"]
+    assert log[-1]["bytes_read"] >= log[0]["bytes_read"] > 0
+    working = WorkingSet(Arena.of(80, "float32"), DenseSet(3), 2, 10)
+    working.age[:3], working.n_cached = (254, 0, 9), 2
+    for _ in range(3):
+        working.grow_older()
+    assert working.age.tolist() == [255, 3, 9]  # the last one is of no cached row
+    assert working.count_ages() == [0, 0, 1] + [0] * 251 + [1]

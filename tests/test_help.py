@@ -14,7 +14,7 @@ from sbm.cli.liblinear import OPTIONS
 from sbm.cli.options import GROUPS
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
-from sbm.programs.tuning.grid import METRICS
+from sbm.programs.training.evaluation import METRICS
 from sbm.settings import SETTINGS, Settings
 from sbm.solver.cache import POLICIES
 from scripts import docs_tables
@@ -89,7 +89,7 @@ def test_choices_are_the_tables():
         assert sorted(option.type.choices) == sorted(FORMATS)
 
     (metric,) = [o for o in cli.commands["tune"].params if o.name == "metric"]
-    assert [*metric.type.choices] == [*METRICS]
+    assert [*metric.type.choices] == [*SETTINGS["metric"].rule.choices] == [*METRICS]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_shells_complete_files_and_choices(line, kind, values):
 
 def test_options_of_train_are_grouped():
     titles = re.findall(r"^([A-Z].*):$", help_of("train"), re.M)
-    assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Several processes"]
+    assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Validation"]
     assert set(GROUPS) <= set(TRAINING)
     assert "Several processes" not in help_of("tune")
     assert re.findall(r"^([A-Z].*):$", help_of("split"), re.M) == ["Options", "Example"]

@@ -22,7 +22,6 @@ from sbm.programs.reporting.figures import read_run
 from sbm.programs.reporting.page import first_charts
 from sbm.programs.reporting.picture import path_charts
 from sbm.programs.training import l1
-from sbm.programs.training.passtest import needed_bytes
 from sbm.programs.tuning import sparse
 from sbm.sklearn import SBMClassifier, SBMRegressor
 from sbm.store import blocks
@@ -287,23 +286,6 @@ def test_memory_error_continues_with_fewer_columns(
     assert report["converged"]
     assert report["primal"] == pytest.approx(whole["primal"], rel=2e-4)
     assert Run.read(store.with_suffix(".model.run"))["bound"] < settings["mem"]
-
-
-def test_columns_leave_memory_for_test_data(tmp_path: Path) -> None:
-    store = wide(tmp_path)
-    settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0}
-    with pytest.raises(sbm.MemoryPlanError) as alone:
-        train(store, **settings, mem="10MB")
-    options = {"test": store.with_suffix(".svm"), "resume": False}
-    settings["mem"] = alone.value.least_bytes
-    with pytest.raises(sbm.MemoryPlanError) as both:
-        sbm.train(store, tmp_path / "m.model", settings, **options)
-    needed = needed_bytes(BlockStore(store), 1)
-    assert both.value.least_bytes - alone.value.least_bytes == needed
-    settings["mem"] = both.value.least_bytes + QUARTER
-    model, _ = sbm.train(store, tmp_path / "m.model", settings, **options)
-    alike, _ = train(store, **{**settings, "mem": settings["mem"] - needed})
-    np.testing.assert_array_equal(model.W, alike.W)
 
 
 def test_plan_foresees_passes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import re
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -123,6 +124,11 @@ def test_failing_url_leaves_nothing(server, tmp_path):
         sbm.split(url, tmp_path / "a.sbm")
     with pytest.raises(DataError, match=r"b\.svm: not found"):
         sbm.train(url.replace("a.svm", "b.svm"), tmp_path / "a.model")
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]  # nothing will listen there
+    with pytest.raises(DataError, match=r"Cannot connect .* \(after 6 tries\)"):
+        sbm.split(f"http://127.0.0.1:{port}/a.svm", tmp_path / "a.sbm")
 
     def grow(n):
         if n == 3:

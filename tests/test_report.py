@@ -39,7 +39,7 @@ def write_data(path: Path, seed: int, n: int = 300) -> Path:
 def made(tmp_path_factory):
     """Trainings with a cache, without one and stopped, and a stream."""
     folder = tmp_path_factory.mktemp("made")
-    text, test = write_data(folder / HOSTILE, 1), write_data(folder / "test.svm", 2)
+    text = write_data(folder / HOSTILE, 1)
     sbm.split(text, folder / "a.sbm", blocks=4)
     calls = iter(range(20))
     common = {"mem": "400MB", "max_passes": 20, "tol": 1e-3, "C": 0.5, "rounds": 2}
@@ -48,8 +48,12 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for place in ("train", "training.training", "streaming.state"):  # not the shared one
             patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
-        sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, "cache_frac": 0.6}, test=test)
-        sbm.train(folder / "a.sbm", folder / "plain.model", plain, test=test)
+        # Scores that are all the same: the last pass is the best.
+        patch.setattr("sbm.programs.training.validation.PATIENCE", 99)
+        easy = write_rows(folder / "easy.svm", np.outer([1, -1, 1], [3.0] * 4), [1, -1, 1])
+        judged = {"validate": easy, "metric": "f1"}
+        sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, **judged, "cache_frac": 0.6})
+        sbm.train(folder / "a.sbm", folder / "plain.model", {**plain, **judged})
         with pytest.raises(KeyboardInterrupt):
             sbm.train(folder / "a.sbm", folder / "cut.model", {**common, "tol": 1e-9}, **cut)
         sbm.stream([str(text)], folder / "day.model", {"mem": "300MB"})
@@ -105,7 +109,7 @@ def test_figures_equal_the_log(made):
         assert (one.cached, one.free) == (line["cached_rows"], line["cached_free"])
         assert one.zero == line["cached_zero"]
         assert one.seconds == {name: line["seconds"][name] for name in (*SECONDS, "load")}
-        assert one.accuracy == 100 * line["test"]["accuracy"]
+        assert (one.metric, one.score) == ("f1", line["validation"]["score"])
         assert (one.bytes_read, one.resident) == (line["bytes_read"], line["resident_bytes"])
     assert run.certificate["relative_gap"] == end["relative_gap"] <= 1e-3
     assert (run.peak, run.mem) == (end["peak_rss_bytes"], 400_000_000)
@@ -181,7 +185,7 @@ def test_incomplete_last_line_is_ignored(made, copy):
     run = read_run(folder)
     assert run.passes == []
     assert run.certificate["relative_gap"] <= 1e-3
-    assert charts_of(to_html([run])) == {}
+    assert set(charts_of(to_html([run]))) == {"roc", "pr"}  # from the checkpoint
 
 
 # ----------------------------------------------------------------------------------------- refusals
@@ -193,7 +197,8 @@ def test_incomplete_last_line_is_ignored(made, copy):
         ("dual", "<b>", "dual is <b>"), ("dual", 10**400, "dual is 1000"), ("pass", -1, "is -1"),
         ("dual", 2e300, "dual is 2e"), ("cached_rows", 1.5, "cached_rows is 1.5"),
         ("cached_rows", True, "cached_rows is True"), ("elapsed", -1.0, "elapsed is -1"),
-        ("seconds", None, ""), ("test", {"accuracy": True}, "accuracy is True"), ("test", 3, "int"),
+        ("seconds", None, ""), ("validation", {"score": True}, "score is True"),
+        ("validation", 3, "int"),
         ("certificate", {"primal": 1}, "dual"),
     ],
 )  # fmt: skip
@@ -313,9 +318,9 @@ def test_tables_equal_the_figures(made):
                 f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}",
                 f"{one.dual:.8g}",
             ])  # fmt: skip
-            assert row[7] == f"{one.accuracy:.3f}"
-            assert row[9:15] == [f"{one.seconds[k]:.3f}" for k in (*SECONDS, "load")]
-            assert row[16:19] == [f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}"]
+            assert row[7] == f"{one.score:.6g}"
+            assert row[8:14] == [f"{one.seconds[k]:.3f}" for k in (*SECONDS, "load")]
+            assert row[15:18] == [f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}"]
     named = {row[0]: row[1:] for row in rows if len(row) == 3}
     assert named["dual"] == [f"{run.certificate['dual']:.8g}" for run in (first, second)]
     assert named["converged"] == ["yes", "no"]
@@ -330,7 +335,7 @@ def test_charts_hold_the_figures(made):
     run = read_run(made / "sbm.model")
     gap, objective, accuracy = first_charts([run])
     assert gap.level == (1e-3, "tolerance 0.001")
-    for chart, of in ((gap, "relative_gap"), (objective, "dual"), (accuracy, "accuracy")):
+    for chart, of in ((gap, "relative_gap"), (objective, "dual"), (accuracy, "score")):
         assert list(chart.series[0].points) == [
             (one.elapsed, getattr(one, of)) for one in run.passes
         ]
@@ -343,9 +348,9 @@ def test_charts_hold_the_figures(made):
         (block.rows, block.loss), (block.rows, block.accuracy)
     )  # fmt: skip
     shown = charts_of(to_html([run, read_run(made / "plain.model")]))
-    names = {f"{what}-{axis}" for what in ("gap", "objective", "accuracy")
+    names = {f"{what}-{axis}" for what in ("gap", "objective", "f1")
              for axis in ("time", "passes", "bytes")}  # fmt: skip
-    assert set(shown) == names | {"times-0", "times-1", "caches-0"}
+    assert set(shown) == names | {"roc", "pr", "times-0", "times-1", "caches-0"}
     assert shown["gap-passes"].count("<polyline ") == 2
 
 

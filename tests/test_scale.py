@@ -109,21 +109,6 @@ def test_resume_and_changed_scale(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
-def test_passes_predict_unscaled_rows(tmp_path: Path) -> None:
-    X, y = table()
-    text = write_rows(tmp_path / "t.svm", X, y)
-    store = make_store(tmp_path, X, y, blocks=2)
-    seen: list[dict[str, Any]] = []
-
-    class Log(sbm.engine.progress.Progress):
-        def row(self, record: dict[str, Any]) -> None:
-            seen.append(record)
-
-    sbm.train(store, tmp_path / "m.model", {"scale": "std"}, test=text, progress=Log())
-    report = sbm.predict(tmp_path / "m.model", text)
-    assert seen[-1]["test"]["accuracy"] == pytest.approx(report["accuracy"])
-
-
 def test_tune_scales_folds_and_model(tmp_path: Path) -> None:
     X, y = table()
     store = make_store(tmp_path, X, y, blocks=2)

@@ -150,7 +150,7 @@ LISTS = pa.array([[1.0]] * N)
 REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
-    ({"city": None}, {}, r"no column city, which the files before have.*--exclude city"),
+    ({"city": None}, {}, r"no column city, which the data before have.*--exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
     ({"label": None}, {}, r"found no label or y or target"),
     ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
@@ -173,6 +173,21 @@ def test_bad_table_is_refused_whole(tmp_path, columns, options, facts):
     with pytest.raises(DataError, match=facts):
         sbm.split(files, tmp_path / "a.sbm", **{**OPTIONS, **options})
     assert not list(tmp_path.glob("*.sbm*"))
+
+
+def test_prediction_refuses_a_column_of_another_type(tmp_path):
+    pq.write_table(people(), tmp_path / "a.parquet")
+    pq.write_table(change(people(first=1), size=WORDS), tmp_path / "b.parquet")
+    sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm", **OPTIONS)
+    model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model")
+    for call in (
+        lambda: sbm.predict(model, tmp_path / "b.parquet", tmp_path / "out.txt"),
+        lambda: sbm.split(tmp_path / "b.parquet", tmp_path / "a.sbm", append=True),
+        lambda: sbm.train(tmp_path / "a.sbm", settings={"validate": tmp_path / "b.parquet"}),
+    ):
+        with pytest.raises(DataError, match="column size has type string, but held numbers"):
+            call()
+    assert not (tmp_path / "out.txt").exists()
 
 
 def test_null_and_nan_are_missing(tmp_path):
@@ -204,11 +219,12 @@ def test_table_larger_than_memory_keeps_the_bound(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=n // 2)
     assert table.nbytes > 400_000_000
     del table, columns
-    code = (
-        "import sbm, sys; from sbm.engine.machine import peak_bytes;"
-        "sbm.split(sys.argv[1], sys.argv[2], mem='400MB', threads=2);"
-        "print(peak_bytes())"
-    )
-    paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a.sbm")]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, check=True)
-    assert int(done.stdout) < 400_000_000
+    for call in (
+        "sbm.split(sys.argv[1], sys.argv[2] + '.sbm', mem='400MB', threads=2)",
+        "sbm.train(sys.argv[1], sys.argv[2] + '.model', {'mem': '400MB', 'loss': 'log_loss'})",
+    ):
+        code = f"import sbm, sys; from sbm.engine.machine import peak_bytes; {call};"
+        paths = [str(tmp_path / "a.parquet"), str(tmp_path / "a")]
+        line = [sys.executable, "-c", f"{code} print(peak_bytes())", *paths]
+        done = subprocess.run(line, capture_output=True, check=True)
+        assert int(done.stdout) < 400_000_000

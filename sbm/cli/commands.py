@@ -188,10 +188,6 @@ def split(
 @_KEEP_STORE
 @TEST
 @click.option(
-    "--test-every", type=int, metavar="N",
-    help="With --test: also predict it after every N passes; its time is not counted.",
-)  # fmt: skip
-@click.option(
     "--launch", type=int, metavar="N",
     help="Run N processes with mpiexec; {rank} in STORE is replaced by the number of each.",
 )  # fmt: skip
@@ -199,7 +195,7 @@ def split(
 @click.pass_context
 def train(
     context: click.Context, /, terminal: Terminal, data: tuple[str, ...], model: Path | None,
-    resume: bool | None, test: str | None, test_every: int | None, launch: int | None,
+    resume: bool | None, test: str | None, launch: int | None,
     keep_store: str | Path | None, config: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Train a model on text or a store, to a certified gap.
@@ -213,7 +209,7 @@ def train(
     free alphas, and visits of cached rows.
 
     Exit code 3: --max-passes or --time-limit was reached before --tol; the model is written, with
-    its certified gap.
+    its certified gap. With --validate, code 0 also means that the score stopped improving.
 
     After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
     a finished training does nothing.
@@ -231,21 +227,17 @@ def train(
     from sbm.programs.splitting.options import Reading
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
-    from sbm.programs.training.passtest import PassTest
 
     if test is not None:
         check_input(test)  # before hours of training
-    elif test_every is not None:
-        raise SettingsError("--test-every needs a file to predict; add --test FILE")
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
     with stop_signals() as is_stopped:
-        pass_test = PassTest(test, test_every) if test and test_every is not None else None
         how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
-            TrainOptions(resume, is_stopped, terminal, pass_test, how),
+            TrainOptions(resume, is_stopped, terminal, how),
         )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report
@@ -292,8 +284,10 @@ def _kept(
 
 
 def _end(report: dict[str, Any], settings: Settings) -> None:
-    """Exit with code 3 if the training did not converge."""
-    if report["converged"]:
+    """Exit with code 3 if a limit ended the training before it converged."""
+    validation = report.get("validation")
+    ended_by = validation["ended_by"] if validation else "limit"
+    if report["converged"] or ended_by != "limit":
         return
     for line in show.not_converged(report, settings):
         complain(line)
@@ -459,7 +453,8 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 )  # fmt: skip
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
-    "--metric", type=click.Choice(["accuracy", "macro_f1", "auc", "mse", "mae", "r2"]),
+    "--metric",
+    type=click.Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
@@ -607,7 +602,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     """Compare trainings and streams on an HTML page.
 
     RUN is a model, or the MODEL.run folder next to it; the training may still be running. The page
-    is one file that needs no network. It shows test accuracy if sbm train had --test-every.
+    is one file that needs no network. It shows scores and curves if sbm train had --validate.
     """
     from sbm.programs.report import report as job
 

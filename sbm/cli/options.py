@@ -43,12 +43,14 @@ INPUT_FORMAT = click.option(
 )  # fmt: skip
 _NUMBERS = (int, float)
 _MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
+_VALIDATION = "Validation"
 _PROCESSES, _TEXT = "Several processes", "Reading text"
 # Group of an option in help; options without a group come first.
 GROUPS = {
     **dict.fromkeys(("mem", "parts", "cache_frac", "rounds", "policy", "screen", "threads",
                      "checkpoint_every"), _MEMORY),
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
+    **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
                      "categorical", "weight", "exclude", "feature_names", "names",
                      "keep_store"), _TEXT),

@@ -182,6 +182,8 @@ def train(report: Report) -> Lines:
     )
     if report.get("switched_after") is not None:
         yield f"solver: {_solver(report)}"
+    if report.get("validation"):
+        yield from _validation(report)
     if report["was_finished"]:  # its cost is not that of this command
         return
     if "n_nonzero" in report:
@@ -200,6 +202,23 @@ def train(report: Report) -> Lines:
         f"(of {s['load']:.2f} loading), certify {s['certify']:.2f}, checkpoints {s['write']:.2f}"
     )
     yield from _compiling(s["compile"])
+
+
+def _validation(report: Report) -> Lines:
+    """Show why the training ended, which pass the model is of, and its threshold."""
+    one, passes = report["validation"], count(report["passes"], "pass")
+    ended = {
+        "validation": f"stopped early after {passes}",
+        "tol": f"reached the tolerance after {passes}",
+        "limit": f"reached a limit after {passes}",
+    }[one["ended_by"]]
+    of = one["data"] or f"{one['share']:.6g} of the rows, held out"
+    yield (
+        f"{ended}; the model and its gap are those of pass {one['pass']}, with the best "
+        f"{one['metric']}, {one['score']:.6g} on {count(one['rows'], 'row')} ({of})"
+    )
+    if one["threshold"] is not None:
+        yield f"label {one['positive']} is predicted above {one['threshold']:.6g}"
 
 
 def _compiling(seconds: float) -> Lines:
@@ -496,6 +515,8 @@ def inspect(report: Report) -> Lines:
         f"{count(report['nonzero_weights'], 'nonzero weight')} of {report['weights']:,} "
         f"({100 * report['nonzero_share']:.3g} %)"
     )
+    if report["threshold"]:
+        yield f"label {report['labels'][1]} is predicted above {report['threshold']:.6g}"
     if report["scale"] != "none":
         yield f"trained with --scale {report['scale']}; weights are for values as they are"
     for row in report["classes"]:

@@ -298,12 +298,12 @@ class Bars(Progress):
         line = _pass_line(record)
         if self.verbose:
             title, line = title + _MORE_OF_PASSES, line + _more_of_pass(record)
-        self._add_line(title, line + _test_figure(record.get("test")))
+        self._add_line(title, line + _score(record.get("validation")))
 
     def _is_milestone(self, record: dict[str, Any]) -> bool:
-        """Whether a pass came a tenth nearer to the tolerance, or was certified or tested."""
+        """Whether a pass came a tenth nearer to the tolerance, or was certified or judged."""
         gap = record["estimated_relative_gap"] or 0.0
-        if self._first_gap and not record["certificate"] and not record.get("test"):
+        if self._first_gap and not record["certificate"] and not record.get("validation"):
             tenth = (record["tol"] / self._first_gap) ** _WAY  # gaps shrink by a factor each pass
             if gap > self._last_gap * min(tenth, 1.0) or gap == 0.0:
                 return False
@@ -379,10 +379,8 @@ def _more_of_pass(record: dict[str, Any]) -> str:
     )
 
 
-def _test_figure(test: dict[str, Any] | None) -> str:
-    """Format the figure of the test file, which follows the other columns."""
-    if test is None or not test["rows"]:
+def _score(validation: dict[str, Any] | None) -> str:
+    """Format the score on the validation data, which follows the other columns."""
+    if validation is None:
         return ""
-    if "mse" in test:
-        return f"  test MSE {test['mse']:.6g}"
-    return f"  test {100 * test['accuracy']:.2f} %"
+    return f"  {validation['metric']} {validation['score']:.6g}"

@@ -34,7 +34,7 @@ WEIGHTED = "-weighted"  # weighted rows use separate kernels
 TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel
 WORKER_BYTES = 160_000_000  # resident memory of each, and of the process that starts them
-WITHOUT_STORE = ("split", "predict", "names")
+WITHOUT_STORE = ("split", "predict", "names", "validate")
 
 
 def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
@@ -58,7 +58,8 @@ def prepare(command: str, value_type: str, progress: Progress) -> None:
     Parameters
     ----------
     command : str
-        ``split``, ``predict`` (of text), ``names`` (of features), or a result of `kernels_of`.
+        ``split``, ``predict`` (of text), ``names`` (of features), ``validate``, or a result of
+        `kernels_of`.
     value_type : {"ones", "float32", "float64"}
     progress : Progress
         Reports the wait.

@@ -23,6 +23,7 @@ from sbm.solver.step import Screen, Solver, Totals
 __all__ = [
     "BlockAlphas",
     "Folds",
+    "GivenFolds",
     "Group",
     "HeldOut",
     "Judge",
@@ -204,17 +205,34 @@ class Folds:
 
 
 @dataclass(frozen=True)
+class GivenFolds:
+    """Folds that are known before.
+
+    Attributes
+    ----------
+    folds : sequence of ndarray, shape (n_rows,), uint8
+        By block.
+    """
+
+    folds: Sequence[npt.NDArray[np.uint8]]
+
+    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
+        """Write the fold of each row; see `Folds.assign`."""
+        out[:] = self.folds[block][first : first + len(out)]
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """Which rows are held out from which learners.
 
     Attributes
     ----------
-    folds : Folds
+    folds : Folds or GivenFolds
     by_learner : sequence of int or None
         By learner number: the fold that it never learns from.
     """
 
-    folds: Folds
+    folds: Folds | GivenFolds
     by_learner: Sequence[int | None]
 
 

@@ -45,9 +45,9 @@ EVICTED_BYTES = 4_000_000
 UNWRITTEN_BYTES = 4_000_000
 
 # Bytes per row in addition to its nonzeros. Working set: start, length, class, alpha, score, home,
-# number, keep mark, age, position among the active rows. Buffer: start, length, class. Spilling:
-# alphas and moving marks of this block and the next, codes, the rows that leave.
-_WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 12
+# number, keep mark, age, turns at rest, position among the rows to visit. Buffer: start, length,
+# class. Spilling: alphas and moving marks of this block and the next, codes, the rows that leave.
+_WORK_ROW = 8 + 4 + 4 + 8 + 4 + 4 + 4 + 1 + 1 + 12
 BUFFER_ROW = 8 + 4 + 4
 _SPILL_ROW = 2 * (8 + 1) + 9 + 16
 # For rows with lists of variables. Working set: begin and length instead of alpha, and the head
@@ -528,7 +528,6 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
         work += shape.paired * (_PAIR_ROW + room * _PAIR_VARIABLE)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
-    if shape.ranks > 1:  # turns at rest; alphas before a sum, after it, and in between
-        work += n
+    if shape.ranks > 1:  # alphas before a sum, after it, and in between
         spill += 3 * (n * 8 + (room * _VARIABLE if shape.listed else 0))
     return work, spill

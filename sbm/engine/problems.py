@@ -302,7 +302,11 @@ def make_model(
     }
     if settings.scale != "none":  # the problem that is certified
         facts["certificate"]["scale"] = settings.scale
-    facts |= {k: report[k] for k in ("solver", "switched_after") if report.get(k) is not None}
+    facts |= {
+        k: report[k]
+        for k in ("solver", "switched_after", "validation")
+        if report.get(k) is not None
+    }
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     labels = model_labels(problems[0], store)
@@ -352,7 +356,8 @@ def assemble_model(
     if isinstance(problems[0], OneClass):
         bias, bias_weights = 1.0, np.array([-problems[0].rho])
     chosen = settings.to_dict()
-    for name in ("threads", "checkpoint_every"):  # no result depends on them
+    # No result depends on them, or `facts` has them.
+    for name in ("threads", "checkpoint_every", "validate", "metric", "threshold"):
         del chosen[name]
     return Model(
         ids=ids,

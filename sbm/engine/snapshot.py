@@ -13,7 +13,9 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Pass
 from sbm.store.run import Run
 
-__all__ = ["bare_name", "named", "number_in", "restore", "snapshot"]
+__all__ = ["BEST", "bare_name", "named", "number_in", "restore", "snapshot"]
+
+BEST = "best"  # name of the weights of the best pass in a state
 
 
 def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
@@ -79,7 +81,8 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
     """
     engine.last_block = int(place["last_block"])
     engine.now = Pass.of(place["pass"]) if place["pass"] is not None else None
-    names, marks = run.state_names(), {}
+    names = [name for name in run.state_names() if bare_name(name) != BEST]
+    marks = {}
     for learner in engine.learners:
         k, solver = learner.number, learner.solver
         mine = {bare_name(name): name for name in names if number_in(name) == k}

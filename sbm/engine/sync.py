@@ -122,7 +122,7 @@ class Combiner:
                 if k % every == 0:
                     self._begin(work)
                 chunks = how.order[ends[k] : ends[k + 1]]
-                part = replace(how, turn=turn, order=chunks, damping=self._how_to(work))
+                part = replace(how, turn=turn, order=chunks, damping=self._how_to())
                 stats = self._problem.solve(work, self._W, part)
                 since = since + stats if k % every else stats
                 self._add_frequent()
@@ -141,12 +141,12 @@ class Combiner:
             total[1] = gap / self._comm.size  # all ranks' gaps are added up at the end of the pass
         return total
 
-    def _how_to(self, work: WorkingSet) -> Damping:
+    def _how_to(self) -> Damping:
         extra = float(self._damping[self._code[-1] & 127]) if self._problem.bias > 0 else 1.0
         if isinstance(self._problem, OneClass):
             extra = float(self._comm.size)
         listed = self._touched if self._lists else self._touched[:0]
-        return Damping(self._damping, extra, self._code, listed, work.rest)
+        return Damping(self._damping, extra, self._code, listed)
 
     def _learn_frequencies(self, rows: Rows) -> None:
         """Put the weights into buckets by the number of rows with each feature.

@@ -309,7 +309,7 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
     missing = [name for name in options.kinds if name not in schema.names]
     if missing and options.labels is True:
         raise DataError(
-            f"{source.name} has no column {missing[0]}, which the files before have; add it, or "
+            f"{source.name} has no column {missing[0]}, which the data before have; add it, or "
             f"leave it out of all with --exclude {missing[0]}"
         )
     for k, name in enumerate(schema.names):
@@ -338,8 +338,8 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             if before != is_word:
                 held = "words" if before else "numbers"
                 raise DataError(
-                    f"{source.name}: column {name} has type {kind}, but held {held} in the files "
-                    "before; convert it, or name it with --categorical or --exclude"
+                    f"{source.name}: column {name} has type {kind}, but held {held} in the data "
+                    "before; convert it, or name it with --categorical or --exclude for all files"
                 )
             words += [name] if is_word else []
     return words

@@ -98,14 +98,14 @@ class InputOptions:
             The record is invalid, or these options contradict it.
         """
         bits, label, weight = (record.get(key) for key in ("hash_bits", "label", "weight"))
-        lists = [record.get(key, []) for key in ("categorical", "exclude", "columns")]
+        lists = [record.get(key, []) for key in ("categorical", "exclude", "columns", "numbers")]
         if not _is_record(bits, [label, weight], lists):
             raise SettingsError(f"the input options in {what} are invalid; split the data again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
                 f"hash_bits is {self.hash_bits}, but {what} uses {bits} bits; omit --hash-bits"
             )
-        categorical, exclude, columns = map(tuple, lists)
+        categorical, exclude, columns, numbers = map(tuple, lists)
         if self.categorical is not None and not {*self.categorical} <= {*categorical}:
             raise SettingsError(
                 f"the categorical columns of {what} are {', '.join(categorical) or 'none'}; omit "
@@ -119,7 +119,7 @@ class InputOptions:
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
             categorical=categorical, weight=weight, exclude=tuple({*self.exclude, *exclude}),
-            columns=columns,
+            columns=columns, kinds=dict.fromkeys(numbers, False),
         )  # fmt: skip
 
 

@@ -71,7 +71,8 @@ def _insist(url: str, call: Any, *arguments: Any) -> Any:
             return call(*arguments)
         except DataError:
             raise
-        except Exception as error:  # each file system has errors of its own
+        except Exception as caught:  # each file system has errors of its own
+            error = _reason(caught)
             if isinstance(error, _FINAL) or attempt == _TRIES:
                 what = "not found" if isinstance(error, FileNotFoundError) else _first_line(error)
                 tries = "" if isinstance(error, _FINAL) else f" (after {_TRIES} tries)"
@@ -79,6 +80,15 @@ def _insist(url: str, call: Any, *arguments: Any) -> Any:
             time.sleep(wait)
             wait *= 2
     raise AssertionError
+
+
+def _reason(error: Exception) -> BaseException:
+    """Return what went wrong: fsspec says that a URL is missing if it cannot be reached, too."""
+    cause = error.__cause__
+    is_hidden = isinstance(error, FileNotFoundError) and cause is not None
+    if not is_hidden or isinstance(cause, LookupError | FileNotFoundError):
+        return error
+    return error if getattr(cause, "status", None) in (404, 410) else cause or error
 
 
 def find_remote(url: str) -> list[str]:

@@ -21,6 +21,7 @@ def to_sklearn(model: Any, n_features: int | None = None) -> Any:
         raise SettingsError(
             "to_sklearn needs scikit-learn; run: pip install scikit-learn"
         ) from error
+    model = model.without_threshold()
     loss, info = model.info.get("loss", ""), model.info.get("settings", {})
     C = float(info.get("C", 1.0))
     coef, intercept = coefficients(model, n_features)

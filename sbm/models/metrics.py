@@ -70,10 +70,12 @@ class BinaryMetrics:
         Negative label, positive label.
     auc : bool
         Whether to compute the AUC.
+    threshold : float
+        Larger decision values are positive.
     """
 
-    def __init__(self, labels: list[float], auc: bool = True) -> None:
-        self.labels = labels
+    def __init__(self, labels: list[float], auc: bool = True, threshold: float = 0.0) -> None:
+        self.labels, self.threshold = labels, threshold
         self._with_auc = auc
         self._counts = np.zeros((3, 2), np.int64)  # true negative/positive/other x predicted
         self._scores: list[npt.NDArray[np.float64]] = []
@@ -96,10 +98,12 @@ class BinaryMetrics:
         y : ndarray, shape (n,), float64
             True labels; unknown labels count as wrong.
         scores : ndarray, shape (n,), float64
-            Decision values; above 0 is positive.
+            Decision values.
         """
         truth = np.where(y == self.labels[1], 1, np.where(y == self.labels[0], 0, 2))
-        self._counts += np.bincount(truth * 2 + (scores > 0), minlength=6).reshape(3, 2)
+        self._counts += np.bincount(truth * 2 + (scores > self.threshold), minlength=6).reshape(
+            3, 2
+        )
         if not self._with_auc:
             return
         known = truth < 2
@@ -124,15 +128,61 @@ class BinaryMetrics:
             )
         self._scores, self._truth, self._kept = [], [], 0
 
-    def _by_score(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the negative and the positive rows of each decision value, ascending."""
+    def by_score(
+        self,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the decision values, ascending, and the negative and positive rows of each."""
         if self._histogram is not None:
-            return self._histogram[0], self._histogram[1]
+            used = np.flatnonzero(self._histogram.any(axis=0))
+            return _largest_in(used), self._histogram[0, used], self._histogram[1, used]
         scores = np.concatenate([*self._scores, np.empty(0)])
         truth = np.concatenate([*self._truth, np.empty(0, np.bool_)])
         values, where = np.unique(scores, return_inverse=True)
         negative = np.bincount(where[~truth], minlength=len(values))
-        return negative, np.bincount(where[truth], minlength=len(values))
+        return values, negative, np.bincount(where[truth], minlength=len(values))
+
+    def choose_threshold(self, costs: tuple[float, float] | None = None) -> float:
+        """Return the threshold with the largest F1, or with the smallest cost of wrong rows.
+
+        Of equally good thresholds, the one nearest to 0 is chosen.
+
+        Parameters
+        ----------
+        costs : (float, float), optional
+            Of a false positive and of a false negative. Default: the F1 of the positive class.
+        """
+        values, negative, positive = self.by_score()
+        least = 2 * min(float(values[0]), 0.0) - 1
+        thresholds = np.concatenate([[least], values])  # larger values are positive
+        missed = np.concatenate([[0], np.cumsum(positive)])
+        false = negative.sum() - np.concatenate([[0], np.cumsum(negative)])
+        hits = missed[-1] - missed
+        if costs is None:
+            merit = 2 * hits / np.maximum(2 * hits + false + missed, 1)
+        else:
+            merit = -(costs[0] * false + costs[1] * missed)
+        best = thresholds[merit == merit.max()]
+        return float(best[np.argmin(np.abs(best))])
+
+    def curves(self) -> dict[str, list[list[float]]]:
+        """Return about 100 points of each curve.
+
+        Returns
+        -------
+        dict
+            ``roc``: pairs of false and true positive rate; ``pr``: pairs of recall and precision.
+            Empty lists with a single class.
+        """
+        _, negative, positive = self.by_score()
+        hits, false = np.cumsum(positive[::-1]), np.cumsum(negative[::-1])
+        if not len(hits) or not hits[-1] or not false[-1]:
+            return {"roc": [], "pr": []}
+        recall, fall_out = hits / hits[-1], false / false[-1]
+        some = np.unique(np.searchsorted(recall + fall_out, np.linspace(0, 2, 101)[:-1]))
+        some = np.append(some, len(hits) - 1)
+        precision = hits / (hits + false)
+        roc, pr = np.stack([fall_out, recall], 1)[some], np.stack([recall, precision], 1)[some]
+        return {"roc": [[0.0, 0.0], *roc.tolist()], "pr": pr.tolist()}
 
     @staticmethod
     def _pr_auc(negative: npt.NDArray[np.int64], positive: npt.NDArray[np.int64]) -> float | None:
@@ -161,7 +211,7 @@ class BinaryMetrics:
         counts = self._counts
         rows = int(counts.sum())
         right = int(counts[0, 0] + counts[1, 1])
-        by_score = self._by_score()
+        _, *by_score = self.by_score()
         return {
             "rows": rows,
             "correct": right,
@@ -180,6 +230,14 @@ class BinaryMetrics:
         return _class_figures(
             self.labels[k], int(counts[k, k]), int(counts[:, k].sum()), int(counts[k].sum())
         )
+
+
+def _largest_in(buckets: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Return the largest decision value of each bucket of a histogram."""
+    keys = (buckets.astype(np.uint32) << np.uint32(12)) | np.uint32((1 << 12) - 1)
+    bits = np.where(keys >= np.uint32(1 << 31), keys & np.uint32((1 << 31) - 1), ~keys)
+    with np.errstate(invalid="ignore"):  # NaN in buckets that no number is in
+        return bits.view(np.float32).astype(np.float64)
 
 
 def _class_figures(label: float, hits: int, predicted: int, support: int) -> dict[str, Any]:

@@ -211,6 +211,20 @@ class Model:
         return intercepts(self)
 
     @property
+    def threshold(self) -> float:
+        """Decision value above which a model of two classes predicts the second label."""
+        return float((self.info.get("validation") or {}).get("threshold") or 0.0)
+
+    def without_threshold(self) -> "Model":
+        """Return a model of the same labels with threshold 0, which is part of its bias."""
+        if not self.threshold:
+            return self
+        bias_weights = self.bias * self.bias_weights - self.threshold
+        validation = {**self.info["validation"], "threshold": None}
+        info = {**self.info, "validation": validation}
+        return replace(self, bias=1.0, bias_weights=bias_weights, info=info)
+
+    @property
     def is_regression(self) -> bool:
         """Whether the decision value is the prediction."""
         return not self.labels
@@ -416,6 +430,8 @@ class Model:
             or not isinstance(self.info.get("certificate") or {}, dict)
             or not isinstance(sources, list)
             or not all(map(_is_source, sources))
+            or not isinstance(validation := self.info.get("validation") or {}, dict)
+            or not _is_number(validation.get("threshold") or 0.0)
         ):
             raise ValueError("invalid info")
 
@@ -465,8 +481,9 @@ class Model:
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict the labels of rows, or the targets for regression.
 
-        A binary decision value of exactly 0 means the negative label. With more than two classes,
-        the label with the largest decision value is predicted, the first if several are equal.
+        A binary decision value of exactly `threshold` means the negative label. With more than two
+        classes, the label with the largest decision value is predicted, the first if several are
+        equal.
 
         Parameters
         ----------
@@ -487,7 +504,7 @@ class Model:
             return scores
         labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
         if scores.ndim == 1:
-            return labels[(scores > 0).astype(np.intp)]
+            return labels[(scores > self.threshold).astype(np.intp)]
         scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]

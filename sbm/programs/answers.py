@@ -92,10 +92,14 @@ class _Single(Answers):
     """Predictions from one decision value: its sign gives the label; for regression, itself."""
 
     def __init__(self, model: Model, decision: bool) -> None:
-        self._judge = BinaryMetrics(model.labels) if model.labels else RegressionMetrics()
+        self._judge = (
+            RegressionMetrics()
+            if not model.labels
+            else BinaryMetrics(model.labels, threshold=model.threshold)
+        )
         super().__init__(self._judge)
         self._labels, self._names = np.asarray(model.labels), model.label_names
-        self._as_it_is = decision or not model.labels
+        self._as_it_is, self._threshold = decision or not model.labels, model.threshold
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         z = scores[:, 0]
@@ -103,7 +107,7 @@ class _Single(Answers):
         return self._text(z)
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
-        numbers = z if self._as_it_is else self._labels[(z > 0).astype(np.intp)]
+        numbers = z if self._as_it_is else self._labels[(z > self._threshold).astype(np.intp)]
         values, codes = np.unique(numbers, return_inverse=True)
         words = np.array([format_number(v) for v in values.tolist()] or [""])
         if self._names and not self._as_it_is:

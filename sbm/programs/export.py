@@ -87,6 +87,8 @@ def export(
         report |= {"pruned": float(prune), "dropped": dropped}
     if test is not None:
         report |= _compare(whole, model, test, progress)
+    if format != "sbm":
+        model = model.without_threshold()
     report["bytes"] = write(model, output, name)
     report |= {"features": len(model.ids), "weights": int(np.count_nonzero(model.W))}
     return report

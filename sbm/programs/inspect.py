@@ -34,9 +34,10 @@ def inspect(
     dict
         ``model``, ``loss``, ``labels``, ``features`` (of the training data), ``weights`` (of all
         features and outputs), ``nonzero_weights``, ``nonzero_share``, ``scale`` (how features were
-        scaled while training) and ``classes``: for each output its ``label``, ``intercept``,
-        ``nonzero_weights``, ``l1_norm``, ``l2_norm``, ``largest_weight``, and the lists ``top`` and
-        ``bottom`` of features with ``id``, ``name`` (or None) and ``weight``.
+        scaled while training), ``threshold`` (of two classes) and ``classes``: for each output its
+        ``label``, ``intercept``, ``nonzero_weights``, ``l1_norm``, ``l2_norm``, ``largest_weight``,
+        and the lists ``top`` and ``bottom`` of features with ``id``, ``name`` (or None) and
+        ``weight``.
 
         With `newer`, instead: ``models`` (both names), ``labels_added``, ``labels_removed``,
         ``features_added``, ``features_removed`` (features with nonzero weights) and ``classes``:
@@ -77,6 +78,7 @@ def _describe(model: Model, name: str | None, top: int) -> dict[str, Any]:
         "weights": n_features * n_outputs,
         "nonzero_weights": nonzero,
         "nonzero_share": nonzero / max(1, n_features * n_outputs),
+        "threshold": model.threshold if len(model.labels) == 2 else None,
         "scale": model.info.get("settings", {}).get("scale", "none"),
         "classes": [_describe_output(model, output, top) for output in range(n_outputs)],
     }

@@ -133,7 +133,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
     tasks += [([SPARSE], dtype), ([SPARSE], "ones")]
-    return [*tasks, (["split", "names", "predict", "tune"], dtype)]
+    return [*tasks, (["split", "names", "predict", "tune", "validate"], dtype)]
 
 
 def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1) -> None:
@@ -224,6 +224,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _predict(folder)
     if command == "names":
         return _names()
+    if command == "validate":
+        return _validate(value_type)
     if command.startswith(STREAM):
         return _stream(command.removeprefix(STREAM), value_type, folder)
     from sbm.programs.split import split
@@ -288,6 +290,17 @@ def _names() -> None:
     text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()
     parse_vw(text, len(text) - SPARE, mask=1023)
     hash_names([b"a"], 10)
+
+
+def _validate(value_type: str) -> None:
+    from sbm.programs.training.validation import hold_out
+    from sbm.rows import Arena
+    from sbm.solver.problem import decide
+
+    rows = Arena.of(1, value_type).room(0)
+    hold_out(rows, np.ones(1, np.int64), 0.5)
+    for n_outputs in (1, 3):
+        decide(rows, np.ones((1, n_outputs)), 0.0)
 
 
 def _predict(folder: Path) -> None:

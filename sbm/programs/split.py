@@ -309,7 +309,7 @@ def read_rows(
                 f"{keep} exists and has other rows, or rows dealt to blocks differently; name "
                 "another with --keep-store"
             )
-        rows = RowsInMemory(report["store"], manifest, decoded, writer)
+        rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
         yield BlockStore(folder, rows), report
 
 

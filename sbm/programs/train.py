@@ -31,7 +31,6 @@ from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.data import open_rows
 from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
-from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
@@ -40,6 +39,7 @@ from sbm.programs.training.ranks import (
 from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
+from sbm.programs.training.validation import refuse_validation
 from sbm.settings import Settings
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
@@ -55,8 +55,6 @@ def train(
     resume: bool | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-    test: str | Path | None = None,
-    test_every: int = 1,
     blocks: int | None = None,
     dtype: str = "auto",
     min_count: int = 1,
@@ -95,12 +93,6 @@ def train(
         Called after each block; if true, the training writes a checkpoint and ends.
     progress : Progress, optional
         Receives each block and each pass.
-    test : str or Path, optional
-        Text or store to predict after every `test_every`-th pass and after the last one. The result
-        is the key ``test`` of the pass in the log and in `progress`. It does not change the model,
-        and its time is not counted.
-    test_every : int
-        Number of passes.
     blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
         How to read text or matrices, as for `sbm.split`.
     feature_names, names, name
@@ -114,6 +106,9 @@ def train(
         The certified model, as written.
     report : dict
         ``primal``, ``dual``, ``gap``, ``relative_gap``, ``drift``, ``converged``, ``passes``,
+        ``validation`` (None, or a dict: ``data`` or ``share``, ``metric``, the best ``score``, its
+        ``pass``, whose model this is, ``rows``, ``threshold``, and ``ended_by``: ``validation``,
+        ``tol`` or ``limit``),
         ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
         solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
@@ -132,7 +127,8 @@ def train(
     StoreError
         The store is missing, damaged or in use; or there is an unfinished training on other data.
     DataError
-        The text is invalid; the labels do not fit the loss; or the test data is missing or invalid.
+        The text is invalid; the labels do not fit the loss; or the validation data is missing or
+        invalid.
     SettingsError
         An unknown setting, a value out of range, or a setting that does not apply to the loss; or
         there is an unfinished training with other settings.
@@ -141,7 +137,6 @@ def train(
     KeyboardInterrupt
         `is_stopped` returned true; a checkpoint was written.
     """
-    pass_test = None if test is None else PassTest(test, test_every)
     reading = Reading(
         blocks,
         dtype,
@@ -158,7 +153,7 @@ def train(
         name,
         keep_store,
     )
-    options = TrainOptions(resume, is_stopped, Progress.of(progress), pass_test, reading)
+    options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report
@@ -206,8 +201,7 @@ def train_ranks(
     settings = share_cores(Settings.of(settings), comm)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, comm.size)
-    if options.test is not None:
-        options.test.refuse_in_many(comm.size)
+    refuse_validation(settings, comm.size)
     with open_rows(comm, data, model, settings, options) as (store, path, read):
         if odd := label_warning(settings, store):
             options.progress.stage(odd)
@@ -263,9 +257,10 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
                     done = training.add(*training.engine.run_pass(state.passes, only=state.only))
                 is_late = training.is_late()
                 is_last = is_late or state.passes >= job.settings.max_passes
-                certificate = None
-                if training.is_certificate_due(done) or is_last:
-                    certificate = training.certify(is_last)
+                is_best, certificate = training.judge(done.gap), None
+                is_last = is_last or training.is_over
+                if training.is_certificate_due(done) or is_last or is_best:
+                    certificate = training.certify(is_last, is_best)
                     is_last = is_last or certificate.relative_gap <= job.settings.tol
                 training.end_pass(done, certificate, is_late, is_last)
                 carried = training.carried()
@@ -275,7 +270,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
             training.wait_for_all()
             calibration = calibrate_beside(training, newton) if job.spare else None
         report = job.share.total(final_report(training))
-        weights = [solver.W for solver in training.solvers]
+        weights = training.weights
         is_resumed = job.is_resumed or start.record is not None
         del training, newton  # free its memory before the model is written
         return _finish(job, run, weights, calibration, report, is_resumed=is_resumed)

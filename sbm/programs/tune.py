@@ -31,6 +31,7 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.evaluation import choose_metric
 from sbm.programs.training.l1 import refuse_for_sparse
 from sbm.programs.training.newton import (
     first_solver,
@@ -52,7 +53,7 @@ from sbm.programs.training.setup import (
 )  # fmt: skip
 from sbm.programs.training.state import identity, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
-from sbm.programs.tuning.grid import Grid, choose_metric
+from sbm.programs.tuning.grid import Grid
 from sbm.programs.tuning.sparse import SparseTuning
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
@@ -93,7 +94,7 @@ def tune(
     folds : int
         Number of folds, from 2 to 255.
     metric : str, optional
-        A key of `METRICS` in `sbm.programs.tuning.grid`. Default: ``accuracy``, or ``mse``
+        A key of `METRICS` in `sbm.programs.training.evaluation`. Default: ``accuracy``, or ``mse``
         for regression.
     picture : str or Path, optional
         File for a picture (.png, needs matplotlib) of the metric over C.
@@ -302,7 +303,7 @@ def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress)
         n, every = grid.n_folds, [p for mine in grid.problems[: grid.n_folds] for p in mine]
     shape = shape_of(settings, store, every, models=n)
     exams = 0
-    if grid.metric.name == "auc":  # needs all decision values of each model
+    if grid.metric.task == "binary":  # needs all decision values of each model
         exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)
     advice = "fewer values of C or fewer folds"
     shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)

@@ -75,8 +75,8 @@ class WorkingSet:
     decoded : int
         Nonzeros at the front of the arena of blocks that stay decoded; cached rows of these blocks
         are not copied.
-    shared : bool
-        Whether several ranks make the rounds together.
+    keeps_rest : bool
+        Whether `rest` is kept between steps.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ class WorkingSet:
     age : ndarray, shape (capacity,), uint8
         Passes since the row was merged, at most 255; for reports only.
     weights : ndarray, shape (capacity,), float64, or None
-    rest : ndarray, shape (capacity or 0,), uint8
-        If `shared`: turns that each row is left alone; see `sbm.solver.kernels.common`.
+    rest : ndarray, shape (capacity,), uint8
+        Turns that each row is left alone; see `sbm.solver.kernels.common`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkingSet:
         base: int = 0,
         weighted: bool = False,
         decoded: int = 0,
-        shared: bool = False,
+        keeps_rest: bool = False,
     ) -> None:
         import numpy as np
 
@@ -123,7 +123,8 @@ class WorkingSet:
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
         self.age = np.empty(capacity, np.uint8)
-        self.rest = np.empty(capacity if shared else 0, np.uint8)
+        self.rest = np.zeros(capacity, np.uint8)
+        self._keeps_rest = keeps_rest
         self._keep = np.empty(capacity, np.bool_)
         self._histogram = np.empty((2, 65536), np.int64)
         self.n_cached = 0
@@ -243,7 +244,7 @@ class WorkingSet:
         """
         n, home, row = self.n, self.home[: self.n], self.row[: self.n]
         evicted = Evicted(*self.alpha.spill(keep, home, row, block, alpha))
-        for array in (self.age, self.rest)[: 1 + (len(self.rest) > 0)]:
+        for array in (self.age, self.rest):
             kept = array[:n][keep]
             array[: len(kept)] = kept
         self.n_cached = self._kernels.compact(
@@ -271,7 +272,7 @@ class WorkingSet:
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the cached rows' numbers and variables as arrays to store; views."""
         n = self.n_cached
-        rest = {"rest": self.rest[:n]} if len(self.rest) else {}
+        rest = {"rest": self.rest[:n]} if self._keeps_rest else {}
         return {name: getattr(self, name)[:n] for name in _KEPT} | rest | self.alpha.state(n)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -288,7 +289,7 @@ class WorkingSet:
             raise ValueError(f"no room for {n} cached rows with {nnz} nonzeros")
         for name in _KEPT:
             getattr(self, name)[:n] = state[name]
-        if len(self.rest):
+        if self._keeps_rest:
             self.rest[:n] = state["rest"]
         self.starts[:n] = self.base + lengths.cumsum(dtype="int64") - lengths
         self.alpha.restore(state, n)

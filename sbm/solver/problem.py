@@ -73,15 +73,12 @@ class Damping:
         Bucket of each weight, plus 128 if it has changed.
     touched : ndarray, int32
         The number of changed weights, then as many of them as fit.
-    rest : ndarray, shape (capacity of the working set,), uint8
-        Turns that each row is left alone.
     """
 
     factors: npt.NDArray[np.float64]
     extra: float
     code: npt.NDArray[np.uint8]
     touched: npt.NDArray[np.int32]
-    rest: npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -98,7 +95,7 @@ class Rounds:
         Stop after the first round if its largest violation is not above.
     state : ndarray, shape (1,), uint64
         State of the kernels' random generator.
-    active : ndarray, shape (n,), int32
+    awake : ndarray, shape (n,), int32
         Scratch.
     order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
@@ -118,7 +115,7 @@ class Rounds:
     chunk: int
     inner_tol: float
     state: npt.NDArray[np.uint64]
-    active: npt.NDArray[np.int32]
+    awake: npt.NDArray[np.int32]
     order: npt.NDArray[np.int32]
     spread: Spread = map
     stop: float = 0.0
@@ -131,8 +128,8 @@ class Rounds:
         """Arguments of kernels, in the order of `Damping`."""
         how = self.damping
         if how is None:
-            return None, 1.0, None, None, None
-        return how.factors, how.extra, how.code, how.touched, how.rest
+            return None, 1.0, None, None
+        return how.factors, how.extra, how.code, how.touched
 
 
 class _Separable:
@@ -298,8 +295,8 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop, how.dual_sum,
-            how.block, how.state, how.active, how.order, stats,
+            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
+            how.dual_sum, how.block, how.state, how.awake, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -587,10 +584,9 @@ class MultiProblem(_Separable):
             rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
-            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, *how.damped,
-            how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W), how.inner_tol,
-            how.stop,
-            how.dual_sum, how.block, how.state, how.active, how.order,
+            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
+            *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
+            how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
             np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip

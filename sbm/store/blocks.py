@@ -403,17 +403,21 @@ class RowsInMemory:
     decoded : DecodedChunks
     writer : BlockWriter
         Has the positions of all chunks, and can spill more of them.
+    reader_bytes : int
+        Memory of libraries that read the text, which stay loaded.
     """
 
     name: str
     manifest: dict[str, Any]
     decoded: DecodedChunks
     writer: BlockWriter
+    reader_bytes: int = 0
 
     @property
     def table_bytes(self) -> int:
-        """Memory of lengths, labels and positions of all chunks."""
-        return self.decoded.table_bytes + _POSITION * len(self.writer.index())
+        """Memory of lengths, labels and positions of all chunks, and of libraries."""
+        chunks = self.decoded.table_bytes + _POSITION * len(self.writer.index())
+        return chunks + self.reader_bytes
 
     def chunks(self) -> list[list[Chunk]]:
         """Return the chunks of each block."""

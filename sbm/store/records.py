@@ -146,7 +146,8 @@ _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer 
         "misses": _count,
     },
     "certificate?": (None, _CERTIFICATE), "cut_short?": _count, "is_done?": bool,
-    "newton?": (None, dict), "calibrating?": _count, "is_calibrated?": bool,
+    "newton?": (None, dict), "best?": (None, {"since": _count, "*": lambda value: True}),
+    "calibrating?": _count, "is_calibrated?": bool,
     "seconds?": _SECONDS, "mark?": _SECONDS, "elapsed?": _number, "bytes_read?": _count,
     "updates?": _count, "visits?": _count, "solves?": _count, "report?": (None, dict),
 }  # fmt: skip

@@ -177,7 +177,7 @@ class _Epochs:
 
     def __post_init__(self) -> None:
         self.home = np.zeros(len(self.held.rows), np.int32)
-        self.active, self.order = (
+        self.awake, self.order = (
             np.empty_like(self.home),
             np.empty_like(self.home),
         )
@@ -208,7 +208,7 @@ class _Epochs:
         from sbm.solver.problem import room_for_order
 
         rows, n = replace(self.held.rows, values=self.values), len(self.held.rows)
-        alpha, score = np.zeros(n), np.zeros(n, np.float32)
+        alpha, score, rest = np.zeros(n), np.zeros(n, np.float32), np.zeros(n, np.uint8)
         W = np.zeros((self.held.n_features, 1))
         state = np.array([1], np.uint64)
         size = chunk or chunk_of(rows.lengths)
@@ -216,9 +216,10 @@ class _Epochs:
         arguments = self.held.problem.arguments(rows, alpha, W)
 
         def epoch() -> None:
+            rest[:] = 0
             load("sbm.solver.kernels.svc").solve(
-                *arguments, self.home, score, 1.0, 1, size, INNER_TOL, 0.0, 0.0, 0, state,
-                self.active, order, np.zeros(5),
+                *arguments, self.home, score, rest, None, 1.0, None, None, 0, 1, size, INNER_TOL,
+                0.0, 0.0, 0, state, self.awake, order, np.zeros(5),
             )  # fmt: skip
 
         return epoch, W, alpha

@@ -141,6 +141,9 @@ SCENARIOS: dict[str, Scenario] = {
     "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
     "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
     "train: calibrated": _train(f"--loss squared_hinge --calibrate {_OFTEN}"),
+    "train: validated": _train(f"--validate 20% --threshold f1 --cache-frac 0.5 {_OFTEN}"),
+    "train: text, validated": _troubled(f"{_TEXT} --validate b.svm --metric auc {_OFTEN}"),
+    "train: l1, validated": _train("--loss log_loss --penalty l1 --validate b.svm"),
     "train: one_class": _train("--loss one_class --nu 0.3"),
     "train: auto cache": _train(f"--cache-frac auto {_OFTEN}"),
     "train: weights": _train("--weights weights.txt"),
@@ -167,6 +170,10 @@ SCENARIOS: dict[str, Scenario] = {
     "stream: a new model": _troubled(f"{_STREAM} -C 0.1", before=[_STREAM]),
     "tune": _troubled(_TUNE, before=[_SPLIT]),
     "cat": _troubled("cat s.sbm -q -o out.svm", before=[_SPLIT]),
+    "cat: over an older one": _troubled(
+        "cat s.sbm -q -o out.svm",
+        before=[_SPLIT, "cat s.sbm -q -o out.svm", _APPEND[0]],
+    ),
     "export": _troubled("export m.model", before=[_SPLIT, _LOOSE]),
     "export: npz": _troubled(
         "export m.model --format npz --prune 1e-3", before=[_SPLIT, _LOOSE]

@@ -182,7 +182,7 @@ class LineChart:
         """Return the chart laid out for SVG."""
         points = [point for one in self.series for point in one.points]
         xs = [x for x, _ in points]
-        x = Scale(0.0, max([x for x in xs if x > 0], default=1.0), LEFT, RIGHT)
+        x = Scale(0.0, max([x for x in xs if x > 1e-300], default=1.0), LEFT, RIGHT)
         if self.x_log:
             x = Scale.around(xs, LEFT, RIGHT, True)
         levels = [] if self.level is None else [self.level[0]]

@@ -44,8 +44,9 @@ class PassFigures:
         Estimated relative gap.
     certificate : dict or None
         ``primal``, ``dual``, ``relative_gap``.
-    accuracy, mse : float or None
-        On the test file; accuracy is in percent.
+    metric : str
+        Of the validation data; empty without.
+    score : float or None
     bytes_read : int
         Since the start of the training.
     cached, free, zero : int
@@ -64,8 +65,8 @@ class PassFigures:
     dual: float
     estimate: float | None
     certificate: dict[str, float] | None
-    accuracy: float | None
-    mse: float | None
+    metric: str
+    score: float | None
     bytes_read: int
     cached: int
     free: int
@@ -133,7 +134,11 @@ class RunFigures:
     sources : list of dict
         ``name``, ``rows`` and, if known, ``bytes`` and ``sha256``. Empty without a model.
     certificate : dict or None
-        The last one.
+        The last one, or that of the best pass if there is validation data.
+    is_early : bool
+        Whether the training ended because the score did not improve.
+    curves : dict of str to list of (float, float)
+        Points of the curves ``roc`` and ``pr`` on the validation data, if there are any.
     inputs : list of str
         The store, or what was streamed.
     changed : float
@@ -151,6 +156,8 @@ class RunFigures:
     end: dict[str, float] = field(default_factory=dict)
     sources: list[dict[str, Any]] = field(default_factory=list)
     certificate: dict[str, float] | None = None
+    is_early: bool = False
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     changed: float = 0.0
 
@@ -178,7 +185,7 @@ class RunFigures:
         if not self.is_finished:
             found.append("The run is not finished. The figures end at its last pass or block.")
         elif self.kind == "train" and self.certificate is not None:
-            if self.certificate["relative_gap"] > self.tol:
+            if self.certificate["relative_gap"] > self.tol and not self.is_early:
                 found.append(
                     f"The training did not converge: the certified relative gap is above the "
                     f"tolerance of {self.tol:g}."
@@ -266,6 +273,7 @@ def read_run(path: str | Path) -> RunFigures:
         passes = [one for one in events if isinstance(one, PassFigures) and kind == "train"]
         blocks = [one for one in events if isinstance(one, BlockFigures) and kind == "stream"]
         certified = [one.certificate for one in passes if one.certificate is not None]
+        best = record.get("best") or {}
         found = RunFigures(
             name=path.name.removesuffix(".run").removesuffix(".model") or str(path),
             folder=folder,
@@ -277,7 +285,10 @@ def read_run(path: str | Path) -> RunFigures:
             settings=dict(record.get("settings") or Settings().to_dict()),
             end=end,
             sources=_sources(path, folder, record),
-            certificate=certified[-1] if certified else _certificate(record),
+            certificate=_certificate(best)
+            or (certified[-1] if certified else _certificate(record)),
+            is_early=bool(best.get("is_over")),
+            curves=_curves(best.get("curves") or {}),
             inputs=[str(one) for one in record.get("inputs") or [record.get("store", "STORE")]],
             changed=(home / LOG).stat().st_mtime if events else 0.0,
         )
@@ -333,6 +344,13 @@ def _certificate(record: Mapping[str, Any]) -> dict[str, float] | None:
     return {name: _number(found, name) for name in ("primal", "dual", "relative_gap")}
 
 
+def _curves(curves: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    return {
+        name: [(_number({"x": x}, "x", 0), _number({"y": y}, "y", 0)) for x, y in curves[name]]
+        for name in ("roc", "pr") if curves.get(name)
+    }  # fmt: skip
+
+
 def _end(report: Event | None) -> dict[str, float]:
     """Return the totals of a final report."""
     if not report:
@@ -362,7 +380,7 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
         )
     if event["event"] != "pass":
         return None
-    test = event.get("test") or {}
+    validation = event.get("validation") or {}
     return PassFigures(
         number=_count(event, "pass"),
         rounds=_count(event, "rounds"),
@@ -372,8 +390,8 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
         dual=_number(event, "dual"),
         estimate=_optional(event, "estimated_relative_gap"),
         certificate=_certificate(event),
-        accuracy=_optional(test, "accuracy", 100),
-        mse=_optional(test, "mse"),
+        metric=str(validation.get("metric", ""))[:40],
+        score=_optional(validation, "score"),
         bytes_read=_count(event, "bytes_read"),
         cached=_count(event, "cached_rows"),
         free=_count(event, "cached_free"),

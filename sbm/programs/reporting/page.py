@@ -103,6 +103,8 @@ def to_html(runs: Sequence[RunFigures]) -> str:
     trained = [(k, run) for k, run in numbered if run.passes]
     streams = [(k, run) for k, run in numbered if run.blocks]
     sections = [_stream_section(streams)] if streams else []
+    if curved := [(k, run) for k, run in numbered if len(run.curves) == 2]:
+        sections.append(_curve_section(curved))
     if trained:
         sections += [
             _bar_section("times", "Where the time went", _TIME_LEAD, trained, _time_parts, TIME),
@@ -180,6 +182,8 @@ def _verdict(run: RunFigures) -> tuple[str, str]:
     gap = run.certificate["relative_gap"]
     if gap <= run.tol:
         return f"converged: certified gap {gap:.2e}", "good"
+    if run.is_early:
+        return f"stopped early by --validate: certified gap {gap:.2e}", "open"
     return f"not converged: certified gap {gap:.2e}", "bad"
 
 
@@ -194,10 +198,10 @@ def _summary(run: RunFigures) -> str:
             f"passes: {final.number:,}", _seconds(run.end.get("seconds", final.elapsed)),
             f"{format_size(final.bytes_read)} read",
         ]  # fmt: skip
-        tested = [one.accuracy for one in run.passes if one.accuracy is not None]
         if compiling := run.end.get("compile"):
             facts.insert(2, f"{_seconds(compiling)} compiling first")
-        facts += [f"test accuracy {tested[-1]:.3f} %"] if tested else []
+        if final.score is not None:
+            facts.append(f"{final.metric} after the last pass {final.score:.6g}")
     return ", ".join([*(facts or ["no pass yet"]), f"peak memory {format_size(run.peak)}"])
 
 
@@ -246,14 +250,14 @@ def _progress_charts(axis: _Axis, runs: Runs) -> list[LineChart]:
             f"objective-{axis.name}", "Objective", label, "dual; hollow: certified primal",
             series(lambda one: one.dual) + series(lambda one: one.primal, "hollow"),
         ),
-        LineChart(
-            f"accuracy-{axis.name}", "Test accuracy", label, "%", series(lambda one: one.accuracy)
-        ),
-        LineChart(f"mse-{axis.name}", "Test error", label, "mean squared error",
-                  series(lambda one: one.mse)),
         LineChart(f"weights-{axis.name}", "Weights that are not 0", label, "weights",
                   series(lambda one: one.weights)),
     ]  # fmt: skip
+    for metric in sorted({one.metric for _, run in runs for one in run.passes if one.metric}):
+        scores = series(lambda one, of=metric: one.score if one.metric == of else None)  # type: ignore[misc]
+        found.append(
+            LineChart(f"{metric}-{axis.name}", f"Validation {metric}", label, metric, scores)
+        )
     return [chart for chart in found if chart.series]
 
 
@@ -277,6 +281,19 @@ def _stream_section(runs: Runs) -> _Section:
         _stream_charts(_ROWS, runs) + _stream_charts(_AXES[0], runs),
         [(k, run.name) for k, run in runs],
     )  # fmt: skip
+
+
+def _curve_section(runs: Runs) -> _Section:
+    names = {
+        "roc": ("ROC curve", "false positive rate", "true positive rate"),
+        "pr": ("Precision and recall", "recall", "precision"),
+    }
+    charts = [
+        LineChart(name, *words, [Series(run.name, k, run.curves[name]) for k, run in runs])
+        for name, words in names.items()
+    ]
+    lead = "On the validation data, of the model that was kept."
+    return _Section("curves", "Curves", lead, charts, [(k, run.name) for k, run in runs])
 
 
 def _groups(passes: Sequence[PassFigures]) -> list[Sequence[PassFigures]]:
@@ -425,12 +442,12 @@ def _figure_table(run: RunFigures) -> _Table:
             for one in shown
         ])  # fmt: skip
     head = ["pass", "solver", "rounds", "seconds", "dual", "estimated gap", "certified gap",
-            "test accuracy, %", "test error", *(f"{name}, s" for name in (*SECONDS, "load")),
+            "score", *(f"{name}, s" for name in (*SECONDS, "load")),
             "read", "cached", "free", "at 0", "weights not 0", "memory"]  # fmt: skip
     return _Table(run.name, head, [
         [f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
-         _format(one.estimate), _format(one.certified_gap), _format(one.accuracy, ".3f"),
-         _format(one.mse, ".6g"), *(f"{one.seconds[name]:.3f}" for name in (*SECONDS, "load")),
+         _format(one.estimate), _format(one.certified_gap), _format(one.score, ".6g"),
+         *(f"{one.seconds[name]:.3f}" for name in (*SECONDS, "load")),
          format_size(one.bytes_read), f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}",
          _format(one.weights, ",.0f"), format_size(one.resident)]
         for one in run.passes

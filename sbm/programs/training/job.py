@@ -29,7 +29,6 @@ from sbm.programs.training.newton import (
     refuse_newton,
     starts_with_newton,
 )  # fmt: skip
-from sbm.programs.training.passtest import PassTest, check_reserve, needed_bytes
 from sbm.programs.training.ranks import (
     StatusFile,
     WorkShare,
@@ -59,6 +58,7 @@ from sbm.programs.training.state import (
     refuse_unfinished,
     run_to_resume,
 )  # fmt: skip
+from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
@@ -81,8 +81,6 @@ class TrainOptions:
     ----------
     resume, is_stopped, progress
         As for `sbm.train`.
-    test : PassTest or None
-        Test data to predict after passes.
     reading : Reading or None
         How to read text or matrices.
     read_rate : float or None
@@ -92,7 +90,6 @@ class TrainOptions:
     resume: bool | None = None
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
-    test: PassTest | None = None
     reading: Reading | None = None
     read_rate: float | None = None
 
@@ -168,11 +165,12 @@ class TrainingPlan:
     itself : dict
         The identity of this training, stored in each checkpoint.
     reserved : int
-        Bytes of the bound for predictions of test data, and for the tables of rows in memory.
+        Bytes of the bound for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     feature_scales : list of float or None
         See `scale_features`.
+    validation : Validation or None
     may_plan_with_less : bool
         Whether all ranks will retry together after memory ran out.
     """
@@ -198,6 +196,7 @@ class TrainingPlan:
         self.feature_scales: list[float] | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
+        self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
         if self.asked.solver == "auto":
             self.settings = replace(self.settings, solver=first_solver(self.settings))
@@ -208,7 +207,7 @@ class TrainingPlan:
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
-        ours += 0 if rows is None else rows.decoded.nbytes()
+        ours += 0 if rows is None else rows.decoded.nbytes() + rows.reader_bytes
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
 
     # ------------------------------------------------------------------------- preparation
@@ -220,13 +219,12 @@ class TrainingPlan:
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
-        if self.options.test is not None:
-            mem = self.settings.mem_bytes
-            outputs = sum(problem.n_outputs for problem in self.share.problems)
-            needed = needed_bytes(self.store, outputs)
-            if self.settings.penalty == "l2":
-                check_reserve(self.store, needed, mem, self._plan_within)
-            self.reserved += needed  # columns of sparse models leave it
+        if self.settings.validate is not None:
+            self.validation = self.validation or Validation(
+                self.settings, self.store, self.share.problems, self.options.progress
+            )
+            self.shape = self._shape()
+            plan_of(self.settings, self.store, self.shape)
         problems = [*self.share.problems, *self.spare]
         self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
@@ -276,7 +274,10 @@ class TrainingPlan:
         if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
             return False
         problems = WorkShare.of(self.comm, other, self.store).problems
-        return not any_of(self.comm, not fits_newton(other, self.store, problems, self.bound))[0]
+        bound = self.bound
+        if self.validation is not None:
+            bound = (bound or self.settings.mem_bytes) - self.validation.n_bytes
+        return not any_of(self.comm, not fits_newton(other, self.store, problems, bound))[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -319,6 +320,9 @@ class TrainingPlan:
         if share.is_by_class and self.comm.rank == 0:
             others = sum(problem.n_outputs for problem in share.every)
             shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
+        if self.validation is not None:
+            more = shape.more_bytes + self.validation.n_bytes
+            shape = replace(shape, more_bytes=more, advice="no --validate")
         return replace(shape, advice="no --calibrate") if self.spare else shape
 
     def _plan_within(self, mem: int) -> MemoryPlan:
@@ -474,9 +478,9 @@ class TrainingPlan:
         kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
-        if self.options.test is not None:
-            prepare("predict", "float64", self.options.progress)
         self.compile_seconds += compile_seconds() - before
+        if self.validation is not None:
+            self.validation.choose_rows()
         if self.carried is None:  # otherwise they are known
             self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:

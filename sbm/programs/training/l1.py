@@ -85,7 +85,7 @@ def train_sparse(
     """
     training = _SparseTraining(job, run)
     report = job.share.total(training.run_passes(record))
-    return [fit.w[:, None] for fit in training.fits], report
+    return training.weights, report
 
 
 @dataclass
@@ -104,6 +104,8 @@ class SparseState:
     solves : int
         Number of times that Newton steps were taken with all columns in memory.
     certificate : Certificate or None
+    best : dict or None
+        State of the validation, without arrays.
     is_done : bool
     seconds : dict of str to float
     elapsed : float
@@ -117,6 +119,7 @@ class SparseState:
     visits: int = 0
     solves: int = 0
     certificate: Certificate | None = None
+    best: dict[str, Any] | None = None
     is_done: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     elapsed: float = 0.0
@@ -263,6 +266,8 @@ class _SparseTraining:
             self._reads, self._settings.tol, job.options.progress, self._is_over
         )
         self._state = SparseState()
+        if job.validation is not None:
+            job.validation.start([fit.w[:, None] for fit in self.fits])
 
     def run_passes(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Train from zero or from a checkpoint of this run; return the report."""
@@ -293,7 +298,16 @@ class _SparseTraining:
         is_last = is_last or state.passes >= settings.max_passes
         if is_last:
             self._say_least_cost()
-        tested = self._test(is_last)
+        validation = self._job.validation
+        if validation is not None and (is_last or state.passes > 2):  # before, all may be 0
+            weights = [fit.w[:, None] for fit in self.fits]
+            problems = self._job.share.problems
+            if validation.judge(
+                state.passes, problems, weights, certificate.relative_gap,
+                after_batch=self._stop_if_asked,
+            ):  # fmt: skip
+                validation.keep(weights, certificate)
+            is_last = is_last or validation.is_over
         work = Work()
         if not is_last:
             work = self._steps.improve(certificate.relative_gap, state.passes)
@@ -304,7 +318,7 @@ class _SparseTraining:
         is_stuck = self._steps.is_in_memory and state.gaps[-_STUCK:][0] <= certificate.relative_gap
         is_stuck = is_stuck and state.passes > _STUCK + 2
         state.is_done = is_last or is_stuck
-        self._log(work, tested)
+        self._log(work)
         self._commit()
         if not state.is_done and self._job.is_too_large():
             raise MemoryError
@@ -330,19 +344,6 @@ class _SparseTraining:
         if self._options.is_stopped():
             raise KeyboardInterrupt
 
-    def _test(self, is_last: bool) -> dict[str, Any] | None:
-        """Predict the test data if it is due; its time is excluded from the training time."""
-        test = self._options.test
-        if test is None or not (is_last or test.is_due(self._state.passes)):
-            return None
-        weights = [fit.w[:, None] for fit in self.fits]
-        found = test.measure(
-            self._job.store, self._job.share.problems, weights, self._options.progress,
-            self._stop_if_asked,
-        )  # fmt: skip
-        self._begin += found["seconds"]
-        return found
-
     # -------------------------------------------------------------------- checkpoints and end
 
     def _commit(self) -> None:
@@ -356,6 +357,9 @@ class _SparseTraining:
             }  # fmt: skip
             for k, fit in enumerate(self.fits):
                 arrays |= {f"w-{k}": fit.w, f"g-{k}": fit.g}
+            if self._job.validation is not None:
+                state.best = self._job.validation.record()
+                arrays |= self._job.validation.arrays()
             state.bytes_read, state.solves = self._reads.reader.bytes_read, self._steps.solves
             state.seconds = asdict(self._reads.seconds)
             record = {**asdict(state), "elapsed": self._elapsed()}
@@ -366,7 +370,9 @@ class _SparseTraining:
         try:
             self._state = state = SparseState.of(record)
             arrays = self._run.read_state()
-            steps = self._steps
+            steps, validation = self._steps, self._job.validation
+            if validation is not None and state.best is not None:
+                validation.restore(state.best, self._run)
             steps.seen = arrays["seen"].copy()
             if record["shape"] == self._job.itself["shape"]:  # the same order of rows
                 names = [one.name for one in fields(FeatureSizes)]
@@ -421,10 +427,11 @@ class _SparseTraining:
     def _elapsed(self) -> float:
         return self._state.elapsed + clock() - self._begin
 
-    def _log(self, work: Work, tested: dict[str, Any] | None) -> None:
+    def _log(self, work: Work) -> None:
         """Log the figures of a pass; those of alphas and of the cache of rows are 0."""
         state, certificate = self._state, self._state.certificate
         assert certificate is not None
+        validation = self._job.validation
         seconds = asdict(self._reads.seconds)
         solve = max(seconds["solve"], 1e-9)
         record = {
@@ -434,10 +441,12 @@ class _SparseTraining:
             "estimated_relative_gap": certificate.relative_gap, "tol": self._settings.tol,
             "passes_left": passes_left(state.gaps, self._settings.tol), "visits": work.nonzeros,
             "updates": work.updates, "newton_steps": work.steps,
-            "nonzero_weights": self._n_nonzero(), "columns": len(self._reads.columns),
+            "nonzero_weights": sum(int(np.count_nonzero(fit.w)) for fit in self.fits),
+            "columns": len(self._reads.columns),
             "column_nnz": int(self._reads.columns.starts[-1]), "free_rows": None,
             "bytes_read": self._reads.reader.bytes_read, "resident_bytes": resident_bytes(),
-            "certificate": certificate.to_dict(), "test": tested,
+            "certificate": certificate.to_dict(),
+            "validation": None if validation is None else validation.figures(),
             **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero",
                              "cache_hits", "rows_at_rest", "visits_cut_short"), 0),
             "cached_ages": [],
@@ -445,23 +454,31 @@ class _SparseTraining:
         self._run.log({"event": "pass", **record})
         self._options.progress.row(record)
 
-    def _n_nonzero(self) -> int:
-        return sum(int(np.count_nonzero(fit.w)) for fit in self.fits)
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """The weights of the model."""
+        validation = self._job.validation
+        return validation.weights if validation else [fit.w[:, None] for fit in self.fits]
 
     def _report(self) -> dict[str, Any]:
         """Return the report of the finished training; see `sbm.train`."""
         state, certificate = self._state, self._state.certificate
         assert certificate is not None
+        tol, found = self._settings.tol, None
+        if (validation := self._job.validation) is not None:
+            found = validation.report("tol" if certificate.relative_gap <= tol else "limit")
+            certificate = validation.certificate
         seconds = asdict(self._reads.seconds)
         seconds["compile"] += self._job.compile_seconds
         return {
             **certificate.to_dict(),
-            "converged": certificate.relative_gap <= self._settings.tol,
+            "converged": certificate.relative_gap <= tol, "validation": found,
             "passes": state.passes, "rounds": state.rounds, "updates": state.updates,
             "visits": state.visits, "visits_cut_short": 0,
             "seconds": {"total": self._elapsed(), **seconds},
             "bytes_read": self._reads.reader.bytes_read, "peak_rss_bytes": peak_bytes(),
-            "n_nonzero": self._n_nonzero(), "n_weights": sum(len(fit.w) for fit in self.fits),
+            "n_nonzero": sum(int(np.count_nonzero(W)) for W in self.weights),
+            "n_weights": sum(len(fit.w) for fit in self.fits),
             "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
             "passes_left": passes_left(state.gaps, self._settings.tol),
         }  # fmt: skip

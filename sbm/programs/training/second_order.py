@@ -126,7 +126,12 @@ class NewtonSteps:
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
         if self._is_stored:
-            engine.run.store(engine.home(k, visit.block), Dense(np.concatenate(alphas)))
+            stored = np.concatenate([*alphas, np.empty(0)])
+            if (mine := learner.its_own(visit.folds)) is not None:
+                every = np.zeros(len(visit.rows))
+                every[mine[: len(every)]] = stored
+                stored = every
+            engine.run.store(engine.home(k, visit.block), Dense(stored))
 
     def move(self, active: Sequence[Learner], found: Mapping[int, Certificate]) -> bool:
         """Choose the weights of the next pass; return whether there are any."""
@@ -182,7 +187,8 @@ class NewtonPasses(NewtonSteps):
 
     def __init__(self, training: Training) -> None:
         engine, job, settings = training.engine, training.job, training.settings
-        is_alone = not training.spare_learners
+        # All rows are those of every learner.
+        is_alone = not training.spare_learners and not isinstance(settings.validate, float)
         searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
         is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
@@ -211,8 +217,10 @@ class NewtonPasses(NewtonSteps):
         found = {one.number: self.methods[one.number].certificate() for one in active}
         certificates = found | self.done
         certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        if training.judge(certificate.gap):
+            training.keep(certificate)
         is_late = training.is_late()
-        is_last = is_late or certificate.relative_gap <= settings.tol
+        is_last = is_late or training.is_over or certificate.relative_gap <= settings.tol
         is_last = is_last or state.passes >= settings.max_passes
         if is_last and not self._is_stored:
             self._store(active)
@@ -252,8 +260,10 @@ class NewtonPasses(NewtonSteps):
         engine = self._training.engine
         for visit in visit_all(engine, "store"):
             for learner in active:
-                alpha = Dense(self.methods[learner.number].respond(visit.rows))
-                engine.run.store(engine.home(learner.number, visit.block), alpha)
+                alpha = self.methods[learner.number].respond(visit.rows)
+                if (mine := learner.its_own(visit.folds)) is not None:
+                    alpha[~mine] = 0.0
+                engine.run.store(engine.home(learner.number, visit.block), Dense(alpha))
 
     def _settle(self, k: int, certificate: Certificate) -> Certificate:
         """Return to the base if the last weights are not better; return the certificate."""

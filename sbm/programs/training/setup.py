@@ -48,6 +48,8 @@ FOLDS = Folds(5, seed=0)
 HELD_OUT_BYTES = 16_000_000  # for decision values; more rows would change little
 
 
+_HELD_OUT_ROW = 1  # its fold
+
 # Memory of a sum over all ranks besides the array: ranges of the others, indices and values.
 COMM_BYTES = 5 * 8 * SLICE
 
@@ -199,6 +201,7 @@ def shape_of(
     # W, and a copy to screen and certify with; one-class adds the sum of all rows and mixtures; a
     # warm start adds the earlier W; class blocks add the columns of a pair.
     copies = 5 if isinstance(problems[0], OneClass) else 2
+    held_out = models > 1 or isinstance(settings.validate, float)
     targets, paired = not problems[0].classify, settings.class_blocks is not None
     n_weights = store.n_features + (problems[0].bias > 0)
     shared = 0
@@ -214,7 +217,7 @@ def shape_of(
         copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
         row_bytes=4 * targets
         + 8 * has_weights(settings, store)
-        + (models > 1)
+        + _HELD_OUT_ROW * held_out
         + newton_row_bytes(settings, store, problems, models),
         more_bytes=HELD_OUT_BYTES * settings.calibrate
         + shared

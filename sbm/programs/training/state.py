@@ -65,6 +65,8 @@ class TrainingState:
         Whether the training has finished its passes.
     newton : dict or None
         State of the second-order method, without arrays.
+    best : dict or None
+        State of the validation, without arrays.
     switched_after : int or None
         Passes before the switch to another solver; None if there was none.
     calibrating : int
@@ -90,6 +92,7 @@ class TrainingState:
     cut_short: int = 0
     is_done: bool = False
     newton: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
     switched_after: int | None = None
     calibrating: int = 0
     is_calibrated: bool = False
@@ -276,6 +279,7 @@ def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, A
     """Return the record to resume; None if a finished run must be started over."""
     certificate = record.get("certificate")
     fell_short = certificate is None or certificate["relative_gap"] > settings.tol
+    fell_short = fell_short and not (record.get("best") or {}).get("is_over")
     if not is_finished(record) or not fell_short:
         return record
     if record["passes"] < settings.max_passes:  # it hit the time limit, or max_passes was raised

@@ -29,7 +29,6 @@ from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
 from sbm.programs.training.newton import work_of
-from sbm.programs.training.passtest import PassTest
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.setup import FOLDS, time_left
 from sbm.programs.training.state import TrainingState
@@ -61,7 +60,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
     Returns
     -------
     dict
-        The line for the log, without certificate and test.
+        The line for the log, without certificate and validation.
     """
     state, store, solvers = training.state, training.job.store, training.solvers
     seconds, dual = training.spent(), training.dual
@@ -106,12 +105,18 @@ def final_report(training: Training) -> dict[str, Any]:
     """Return the report of a finished training; see `sbm.train`."""
     state, certificate = training.state, training.state.certificate
     assert certificate is not None
+    tol, validation = training.settings.tol, None
+    if training.validation is not None:
+        ended_by = "tol" if certificate.relative_gap <= tol else "limit"
+        validation = training.validation.report(ended_by)
+        certificate = training.validation.certificate
     return {
         "primal": certificate.primal,
         "dual": certificate.dual,
         "gap": certificate.gap,
         "relative_gap": certificate.relative_gap,
-        "converged": certificate.relative_gap <= training.settings.tol,
+        "converged": certificate.relative_gap <= tol,
+        "validation": validation,
         "passes": state.passes,
         "solver": training.settings.solver,
         "switched_after": state.switched_after,
@@ -168,6 +173,7 @@ class Training:
     engine : Engine
     extra : Extra or None
         The second-order method, if there is one.
+    validation : Validation or None
     learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
@@ -181,8 +187,10 @@ class Training:
     def __post_init__(self) -> None:
         job, self.problems = self.job, self.job.share.problems
         self.settings, self.options, self.begin = job.settings, job.options, job.begin
-        n = len(self.problems)
+        n, self.validation = len(self.problems), job.validation
         held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
+        if self.validation is not None:
+            held_out = self.validation.held_out(job.plan, n)
         self.engine = Engine(
             job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
             self.options.progress, held_out=held_out, weights=job.weights,
@@ -192,6 +200,8 @@ class Training:
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
+        if self.validation is not None:
+            self.validation.start([solver.W for solver in self.solvers])
         self.seconds = self.engine.seconds
         self.seconds.compile = job.compile_seconds
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
@@ -200,6 +210,11 @@ class Training:
         self.extra: Extra | None = None
         self.state.watch.tol = self.settings.tol
         self.state.mark = asdict(self.seconds)
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """The weights of the model."""
+        return self.validation.weights if self.validation else [s.W for s in self.solvers]
 
     @property
     def dual(self) -> float:
@@ -254,6 +269,8 @@ class Training:
             self.engine.reader.bytes_read = state.bytes_read
             needs_rows = not state.is_done or bool(self.job.spare)
             restore(self.engine, record["engine"], self.run, needs_rows)
+            if self.validation is not None and state.best is not None:
+                self.validation.restore(state.best, self.run)
             if self.extra is not None and state.newton is not None:
                 self.extra.restore(state.newton)
             if self.engine.now is not None:
@@ -274,6 +291,8 @@ class Training:
         earlier.hand_over(self.run, self.job.plan, self.job.own)
         state.certificate = certificate = earlier.start(self.engine)
         set_active(self.spare_learners, True)
+        if self.judge(certificate.gap):
+            self.keep(certificate)
         self.options.progress.note(
             f"warm start: certified relative gap {certificate.relative_gap:.2e}"
         )
@@ -330,12 +349,13 @@ class Training:
             Whether the time limit cut the pass short.
         is_last : bool
         """
-        state, test, tested = self.state, self.options.test, None
-        if test is not None and (is_last or test.is_due(state.passes)):
-            tested = self._test(test)
+        state, validation = self.state, self.validation
         is_whole = not is_late and state.only is None
         record = pass_record(self, done, is_whole)
-        record |= {"certificate": certificate.to_dict() if certificate else None, "test": tested}
+        record |= {
+            "certificate": certificate.to_dict() if certificate else None,
+            "validation": None if validation is None else validation.figures(),
+        }
         self.run.log({"event": "pass", **record})
         self.options.progress.row(record)
         state.only = None if is_last else self._part_of_pass(certificate)
@@ -350,6 +370,8 @@ class Training:
         if state.is_done or self.extra is not None or left is None or state.passes < LEAST_PASSES:
             return None
         if job.share.is_by_class:  # each rank is at a pass of its own
+            return None
+        if self.validation is not None:
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= self.settings.max_passes
@@ -399,14 +421,33 @@ class Training:
         """Return the seconds since the start of the last pass, by activity."""
         return {k: v - self.state.mark[k] for k, v in asdict(self.seconds).items()}
 
-    def _test(self, test: PassTest) -> dict[str, Any]:
-        """Predict the test data; its time is excluded from the training time."""
+    def judge(self, gap: float) -> bool:
+        """Judge the weights on the validation data, if any; return whether they are the best.
+
+        Parameters
+        ----------
+        gap : float
+            Of these weights, possibly estimated.
+        """
+        if self.validation is None:
+            return False
         weights = [solver.W for solver in self.solvers]
-        found = test.measure(
-            self.job.store, self.problems, weights, self.options.progress, self._stop_if_asked
-        )
-        self.begin += found["seconds"]
-        return found
+        relative = gap / max(abs(self.dual), _LEAST)
+        with self.seconds.measure("certify"):
+            return self.validation.judge(
+                self.state.passes, self.problems, weights, relative, self.engine,
+                self._stop_if_asked,
+            )  # fmt: skip
+
+    def keep(self, certificate: Certificate) -> None:
+        """Keep the weights, which were judged to be the best."""
+        assert self.validation is not None
+        self.validation.keep([solver.W for solver in self.solvers], certificate)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the validation ends the training."""
+        return self.validation is not None and self.validation.is_over
 
     # -------------------------------------------------------------------------- certificates
 
@@ -418,7 +459,7 @@ class Training:
         state.gaps.append(done.gap)
         return state.watch.is_due(done.gap, self.dual, self.job.plan.is_whole)
 
-    def certify(self, is_last: bool) -> Certificate:
+    def certify(self, is_last: bool, is_best: bool = False) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
 
         If more passes follow, the weights are replaced by weights computed from the alphas. After
@@ -432,6 +473,8 @@ class Training:
                 f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
             )
+        if is_best:
+            self.keep(certificate)
         if certificate.relative_gap > self.settings.tol and not is_last:
             replace_weights(self.engine, found)
         self.state.certificate = certificate
@@ -449,6 +492,9 @@ class Training:
             if self.extra is not None:
                 self.state.newton = self.extra.record()
                 arrays |= self.extra.arrays()
+            if self.validation is not None:
+                self.state.best = self.validation.record()
+                arrays |= self.validation.arrays()
             self.state.seconds = asdict(self.seconds)
             self.state.bytes_read = self.engine.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())

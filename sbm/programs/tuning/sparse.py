@@ -21,11 +21,11 @@ from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import y_dtype
 from sbm.engine.learners import Folds, HeldOut
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.problems import label_places, model_labels
 from sbm.engine.progress import Progress
 from sbm.errors import StoreError
+from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.l1 import ColumnSteps, sparse_problems, total_certificate
-from sbm.programs.tuning.grid import Evaluation, Grid, known_figures
+from sbm.programs.tuning.grid import Grid, known_figures
 from sbm.programs.tuning.state import LOOSER, table_report
 from sbm.settings import Settings
 from sbm.solver.l1 import SparseFit
@@ -145,10 +145,8 @@ class SparseTuning:
 
     def _figure(self, fold: int, fits: Sequence[SparseFit]) -> float:
         """Evaluate a model on its held-out rows."""
-        first, store = self._grid.problems[0][0], self._store
-        evaluation = Evaluation(
-            self._grid.metric, model_labels(first, store), label_places(first, store)
-        )
+        first = self._grid.problems[0][0]
+        evaluation = Evaluation(self._grid.metric, first, self._store)
         rows = np.flatnonzero(self._reads.folds == fold)
         y = fits[0].labels.y[rows]
         evaluation.add(

@@ -14,11 +14,11 @@ from sbm.engine.certificate import certify_each
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner
 from sbm.engine.pace import choose_rounds
-from sbm.engine.problems import label_places, model_labels
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
+from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
-from sbm.programs.tuning.grid import Candidate, Evaluation, Grid, known_figures, lag, mean_figure
+from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
@@ -54,11 +54,10 @@ class Tuning:
         self.engine, self.grid, self._run, self._itself = engine, grid, run, itself
         self.settings, self.progress = engine.settings, engine.progress
         first, store = grid.problems[0][0], engine.store
-        labels, places = model_labels(first, store), label_places(first, store)
         learners = iter(engine.learners)
         self.candidates = []
         for k, mine in enumerate(grid.problems):
-            evaluation = Evaluation(grid.metric, labels, places)
+            evaluation = Evaluation(grid.metric, first, store)
             group = Group(list(itertools.islice(learners, len(mine))), evaluation)
             self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, evaluation))
         self.newton: NewtonSteps | None = None

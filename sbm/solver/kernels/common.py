@@ -20,11 +20,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "SEEN", "add", "add_damped", "add_sums", "begin_round", "damped_square", "dot",
-    "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
-    "log_ratio", "mix", "permute", "place_of", "prefetch", "prefetch_ahead", "prefetch_coming",
-    "prefetch_row", "rest_longer", "rounding", "rows_left", "sign_and_cost", "start_rounds",
-    "step_in_box", "touch",
+    "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "damped_square",
+    "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
+    "log_ratio", "mix", "permute", "prefetch", "prefetch_ahead", "prefetch_coming", "prefetch_row",
+    "rest_longer", "rounding", "sign_and_cost", "step_in_box", "touch",
 ]  # fmt: skip
 
 
@@ -42,10 +41,8 @@ def mix(x):
 
 
 @njit(nogil=True, error_model="numpy")
-def permute(order, n, x):
-    """Write a random permutation to order[:n]; x, not 0, seeds xorshift64; return its next x."""
-    for k in range(n):
-        order[k] = k
+def _shuffle(order, n, x):
+    """Shuffle order[:n]; see `permute`."""
     for i in range(n - 1, 0, -1):
         x ^= x << np.uint64(13)
         x ^= x >> np.uint64(7)
@@ -56,66 +53,53 @@ def permute(order, n, x):
 
 
 @njit(nogil=True, error_model="numpy")
-def start_rounds(active, n):
-    """Make all rows active; return their number."""
-    for t in range(n):
-        active[t] = t
-    return n
+def permute(order, n, x):
+    """Write a random permutation to order[:n]; x, not 0, seeds xorshift64; return its next x."""
+    for k in range(n):
+        order[k] = k
+    return _shuffle(order, n, x)
 
 
 @njit(nogil=True, error_model="numpy")
-def _new_order(order, m, chunk, state):
-    """Shuffle the chunks of m active rows; return (the number of places, log2 of the chunk size).
+def begin_round(order, n, chunk, state, is_given, rest, awake):
+    """List the rows to visit in `awake`; return their number.
 
-    `chunk` is the largest size, a power of 2. Few rows are shuffled one by one.
+    These are the rows that are not at rest, in chunks in random order; few rows are shuffled one by
+    one. The others are left alone for a turn. If several processes are summed, `order` is given: it
+    has the chunks to visit.
+
+    Parameters
+    ----------
+    order : (room_for_order(n, chunk),) int32
+        Scratch, or chunks.
+    n, chunk : int
+        Rows; most rows per chunk, a power of 2.
+    state : (1,) uint64, in place
+        Random generator.
+    is_given : any, or None
+        None if `order` is scratch.
+    rest : (n,) uint8, in place
+        See `rest_longer`.
+    awake : (n,) int32
     """
-    bits = 0
-    while 1 << bits < chunk and m > _LEAST_CHUNKS << bits:
-        bits += 1
-    chunks = (m + (1 << bits) - 1) >> bits
-    state[0] = permute(order, chunks, state[0])
-    return chunks << bits, bits
-
-
-@njit(nogil=True, error_model="numpy")
-def begin_round(order, m, chunk, state, rest, active, n):
-    """Return (the number of active rows, the number of places, log2 of the chunk size).
-
-    If several processes are summed, `rest` is an array, and `order` has the chunks of n rows to
-    visit. Then those of their rows that are not at rest become the active ones, in the order of
-    their visits; the others are left alone for a turn.
-    """
-    if rest is None:
-        places, bits = _new_order(order, m, chunk, state)
-        return m, places, bits
-    m = 0
-    for k in range(np.uint64(len(order))):
-        first = np.int64(order[k]) * chunk
-        for i in range(first, min(first + chunk, n)):
+    size = chunk
+    chunks = len(order)
+    if is_given is None:
+        while size > 1 and n <= _LEAST_CHUNKS * size >> 1:
+            size >>= 1
+        chunks = (n + size - 1) // size
+        state[0] = permute(order, chunks, state[0])
+    places = 0
+    for k in range(np.uint64(chunks)):
+        first = np.int64(order[k]) * size
+        for i in range(first, min(first + size, n)):
             turns = rest[i] & np.uint8(15)
-            rest[i] -= turns > 0
-            active[m] = i
-            m += turns == 0
-    if m > 0:
-        order[0] = 0  # one chunk
-    return m, m, 62
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def place_of(order, s, bits):
-    """Return the place in `active` of the s-th visit; the last chunk may end behind the others."""
-    return np.int64(order[np.uint64(s >> bits)]) << bits | (s & ((1 << bits) - 1))
-
-
-@njit(nogil=True, error_model="numpy")
-def rows_left(active, m):
-    """Move the rows of active[:m] that are still active to its front; return their number."""
-    kept = 0
-    for t in range(m):
-        if active[t] >= 0:
-            active[kept] = active[t]
-            kept += 1
-    return kept
+            rest[i] -= (turns > 0) & (rest[i] != OUT)
+            awake[places] = i
+            places += turns == 0
+    if is_given is None and size > 1 and places <= _LEAST_CHUNKS:
+        state[0] = _shuffle(awake, places, state[0])
+    return places
 
 
 @njit(nogil=True, error_model="numpy")
@@ -228,7 +212,7 @@ def prefetch(typing_context, array, index):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def prefetch_coming(order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score):
+def prefetch_coming(awake, s, places, starts, lengths, y, indices, alpha, score):
     """Prefetch the nonzeros of a row that is visited soon after visit s, and a later one's entries.
 
     Rows come in random order, so the processor cannot foresee them. `alpha` is any array that a
@@ -237,21 +221,17 @@ def prefetch_coming(order, s, places, bits, active, m, starts, lengths, y, indic
     later = s + 3 * _AHEAD
     if later >= places:
         return
-    t = place_of(order, later, bits)
-    if t < m:
-        i = np.int64(active[t])
-        prefetch(starts, i)
-        prefetch(lengths, i)
-        prefetch(alpha, i)
-        prefetch(score, i)
-        if y is not None:
-            prefetch(y, i)
-    t = place_of(order, s + 2 * _AHEAD, bits)
-    if t < m:
-        i = np.uint64(active[t])
-        begin = np.int64(starts[i])
-        prefetch(indices, begin)
-        prefetch(indices, begin + np.int64(lengths[i]) - 1)
+    i = np.int64(awake[later])
+    prefetch(starts, i)
+    prefetch(lengths, i)
+    prefetch(alpha, i)
+    prefetch(score, i)
+    if y is not None:
+        prefetch(y, i)
+    i = np.uint64(awake[s + 2 * _AHEAD])
+    begin = np.int64(starts[i])
+    prefetch(indices, begin)
+    prefetch(indices, begin + np.int64(lengths[i]) - 1)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -338,6 +318,7 @@ def add(indices, values, begin, end, w, step):
 # plus SEEN after this process changed the weight.
 SEEN = np.uint8(128)
 _MOST_REST = np.uint8(8)
+OUT = np.uint8(255)  # at rest until the last round
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

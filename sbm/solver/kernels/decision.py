@@ -15,7 +15,7 @@ from numba import njit
 
 from sbm.solver.kernels.common import GOLDEN, mix
 
-__all__ = ["assign", "best", "decide"]
+__all__ = ["assign", "best", "decide", "hold_out"]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -46,6 +46,33 @@ def assign(starts, lengths, indices, bits, n_folds, seed, block, first, folds):
         if empty:
             h = mix(h ^ mix(np.uint64(block) * GOLDEN + np.uint64(first + i)))
         folds[i] = np.uint8((h >> np.uint64(33)) % np.uint64(n_folds))
+
+
+@njit(nogil=True, error_model="numpy")
+def hold_out(starts, lengths, indices, values, ids, below, folds):
+    """Write 0 for the rows to hold out and 1 for the others.
+
+    The result depends only on the ids and values of a row, whatever their order, and on values as
+    float32. Rows without nonzeros are not held out.
+
+    Parameters
+    ----------
+    starts, lengths : (n,) int64, int32
+    indices, values : int32, float32 or float64 or None
+    ids : (n_features,) int64
+        Feature ids by index.
+    below : uint64
+        Rows whose hash is below this are held out.
+    folds : (n,) uint8, filled in place
+    """
+    for i in range(len(starts)):
+        h = np.uint64(0)
+        for p in range(np.uint64(starts[i]), np.uint64(starts[i]) + np.uint64(lengths[i])):
+            value = np.float32(1.0 if values is None else values[p])
+            bits = np.uint64(value.view(np.uint32))
+            if bits << np.uint64(33):  # not 0
+                h += mix(mix(np.uint64(ids[np.uint64(indices[p])]) + GOLDEN) ^ bits)
+        folds[i] = h == np.uint64(0) or mix(h) >= below
 
 
 @njit(nogil=True, error_model="numpy")

@@ -49,17 +49,15 @@ from sbm.solver.kernels.classes import (
     squared_norm,
 )
 from sbm.solver.kernels.common import (
+    OUT,
     add_sums,
     begin_round,
     damped_square,
     is_last,
     is_solved,
-    place_of,
     prefetch,
     prefetch_coming,
     rest_longer,
-    rows_left,
-    start_rounds,
 )
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
@@ -197,9 +195,9 @@ def _matters(k, own, z, new, most, kind):
 @njit(nogil=True, error_model="numpy")
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
-    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, damping, damping_extra,
-    code, touched, rest_turns, turn, held_limit, rounds, chunk, ahead, inner_tol,
-    stop, dual_sum, block, state, active, order, scratch, scratch_few, columns, shut, shut_few,
+    few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, rest_turns, damping,
+    damping_extra, code, touched, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    stop, dual_sum, block, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
     stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
@@ -232,10 +230,10 @@ def solve(
         Value of the extra feature; 0 for none.
     squared : bool
         Squared hinge; one-vs-rest only.
+    rest_turns : (n,) uint8, in place
+        `rest` of rounds.py.
     damping, damping_extra, code, touched, turn
         As in rounds.py.
-    rest_turns : (n,) uint8, in place, or None
-        `rest` of rounds.py.
     held_limit : int
         Maximum number of variables of a block.
     rounds, chunk, ahead : int
@@ -248,7 +246,7 @@ def solve(
         Rows with home == block count towards the gap estimate.
     state : (1,) uint64, in place
         Random generator.
-    active, order : (n,) int32, (room_for_order(n, chunk),) int32
+    awake, order : (n,) int32, (room_for_order(n, chunk),) int32
         Scratch.
     scratch, scratch_few : (6, width) float64, (6, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
@@ -263,7 +261,6 @@ def solve(
     shut[:] = False
     shut_few[:] = False
     n = len(starts)
-    m = 0 if rest_turns is not None else start_rounds(active, n)
     gain = 0.0
     gap = 0.0
     updates = 0
@@ -271,31 +268,22 @@ def solve(
     starved = 0
     limit = np.inf
     for r in range(turn, rounds):
-        m, places, bits = begin_round(order, m, chunk, state, rest_turns, active, n)
+        places = begin_round(order, n, chunk, state, damping, rest_turns, awake)
         worst = 0.0
         total = 0.0
-        dropped = 0
         if stop > 0.0:
             gap = 0.0
         may_squeeze = True
         for s in range(places):
-            prefetch_coming(
-                order, s, places, bits, active, m, starts, lengths, y, indices, begin, score
-            )
-            t = place_of(order, s, bits)
-            if t >= m:
-                continue
+            prefetch_coming(awake, s, places, starts, lengths, y, indices, begin, score)
             if ahead > 0 and s + ahead < places:
-                coming = place_of(order, s + ahead, bits)
-                if coming < m:
-                    q = np.uint64(active[coming])
-                    prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
-            near = place_of(order, s + _LISTS_AHEAD, bits) if s + _LISTS_AHEAD < places else m
-            if near < m:
-                q = np.uint64(active[near])
+                q = np.uint64(awake[s + ahead])
+                prefetch_weights(W, indices, np.uint64(starts[q]), np.uint64(lengths[q]))
+            if s + _LISTS_AHEAD < places:
+                q = np.uint64(awake[s + _LISTS_AHEAD])
                 prefetch(outputs, begin[q])
                 prefetch(betas, begin[q])
-            i = np.uint64(active[t])
+            i = np.uint64(awake[s])
             visits += 1
             label = np.int64(y[i])
             cost, rest = _costs_of(i, label, costs, cost_rest, weight)
@@ -337,13 +325,10 @@ def solve(
             score[i] = rank
             if len(n_few) > 0 and not in_few and r + 1 < rounds:
                 n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
-            if damping is not None:
-                is_at_rest = violation == 0.0 and rank < 0.0
-                rest_turns[i] = rest_longer(rest_turns[i], is_at_rest)
+            rest_turns[i] = rest_longer(rest_turns[i], violation == 0.0 and rank < 0.0)
             if violation == 0.0:
                 if damping is None and rank < -limit:
-                    active[t] = -1
-                    dropped += 1
+                    rest_turns[i] = OUT
                 continue
             wanted = count_nonzero(new, n_outputs)
             before = np.int64(count[i])
@@ -390,9 +375,7 @@ def solve(
             break
         if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
             break
-        limit = total / m  # the mean: the largest violation stays large for long
-        if dropped > 0:
-            m = rows_left(active, m)
+        limit = total / places  # the mean: the largest violation stays large for long
     stats[0] += gain
     stats[1] += gap
     stats[2] += visits

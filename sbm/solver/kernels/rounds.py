@@ -28,6 +28,7 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.common import (
+    OUT,
     add,
     add_damped,
     add_sums,
@@ -37,13 +38,10 @@ from sbm.solver.kernels.common import (
     dot_within,
     is_last,
     is_solved,
-    place_of,
     prefetch_ahead,
     prefetch_coming,
     prefetch_row,
     rest_longer,
-    rows_left,
-    start_rounds,
 )
 
 __all__ = ["make_certify", "make_screen", "make_solve"]
@@ -59,14 +57,16 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, damping, damping_extra, code, touched, rest, turn, rounds, chunk, inner_tol,
-        stop, dual_sum, block, state, active, order, stats,
+        home, score, rest, damping, damping_extra, code, touched, turn, rounds, chunk, inner_tol,
+        stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
         Chunks of rows are visited in random order, the rows of a chunk in storage order. The first
-        round visits every row (required by Theorem 1 of SBM 2011). Later rounds skip rows at a
-        bound that were pushed against it by more than the largest violation of the previous round.
+        round visits every row that `rest` allows (all but for several processes, as Theorem 1 of
+        SBM 2011 requires). A row that a visit leaves at a bound rests for some rounds, and for all
+        that follow if it was pushed against the bound by more than the largest violation of the
+        previous round.
 
         A visit takes about as long as a few mispredicted branches, so it uses arithmetic instead
         of branches, except for changing w.
@@ -102,16 +102,15 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         home : (n,) int32
         score : (n,) float32, in place
             Cache score of each row's last visit (SBM 2011, section 2.2, second form).
+        rest : (n,) uint8, in place
+            Turns that each row is left alone; see `rest_longer`.
         damping : (n_buckets,) float64, or None
             If several processes are summed: the factor of curvature and step of w, by bucket of
-            features. Then a call visits the chunks in `order` once, and `rest` is used instead of
-            dropping rows.
+            features. Then a call visits the chunks in `order` once.
         damping_extra : float
             That of the extra feature.
         code, touched : (n_weights,) uint8, (n,) int32, in place, or None
             Buckets, and the list of changed weights; see `add_damped`.
-        rest : (n,) uint8, in place, or None
-            Turns that each row is left alone; see `rest_longer`.
         turn, rounds, chunk : int
             Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
@@ -123,14 +122,13 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             Rows with home == block count towards the gap estimate.
         state : (1,) uint64, in place
             Random generator.
-        active, order : (n,) int32, (room_for_order(n, chunk),) int32
+        awake, order : (n,) int32, (room_for_order(n, chunk),) int32
             Scratch; with `damping`, `order` has the chunks to visit.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
-        m = 0 if rest is not None else start_rounds(active, len(starts))
         w_extra = extra[0]
         gain = stats[0]
         gap = 0.0
@@ -138,23 +136,15 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         visits = 0
         limit = np.inf
         for r in range(turn, rounds):
-            m, places, bits = begin_round(order, m, chunk, state, rest, active, len(starts))
+            places = begin_round(order, len(starts), chunk, state, damping, rest, awake)
             worst = 0.0
-            dropped = 0
             if stop > 0.0:
                 gap = 0.0
             for s in range(places):
-                prefetch_coming(
-                    order, s, places, bits, active, m, starts, lengths, y, indices, alpha, score
-                )
-                t = place_of(order, s, bits)
-                if t >= m:
-                    continue
+                prefetch_coming(awake, s, places, starts, lengths, y, indices, alpha, score)
                 if ahead > 0 and s + ahead < places:
-                    coming = place_of(order, s + ahead, bits)
-                    if coming < m:
-                        prefetch_row(w, indices, starts, lengths, active[coming])
-                i = np.uint64(active[t])
+                    prefetch_row(w, indices, starts, lengths, awake[s + ahead])
+                i = np.uint64(awake[s])
                 visits += 1
                 row = read(i, y, weight, numbers)
                 C, sign = row[0], row[1]
@@ -178,11 +168,12 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                     # Adds 0, or NaN if |x|² is infinite, which is detected later.
                     gap += row_gap(z, old, row, numbers) + 0.0 * a
                 new, violation, rank, rise, fall = visit(z, a, old, row, numbers)
-                if damping is not None:
-                    if rests and new != old:  # most rows rest, whatever the curvature
-                        a = damped_square(indices, values, begin, end, damping, code)
-                        a += damping_extra * scale * bias * bias
-                        new, violation, rank, rise, fall = visit(z, a, old, row, numbers)
+                if damping is not None and rests and new != old:
+                    # Most rows rest, whatever the curvature.
+                    a = damped_square(indices, values, begin, end, damping, code)
+                    a += damping_extra * scale * bias * bias
+                    new, violation, rank, rise, fall = visit(z, a, old, row, numbers)
+                if rests:
                     rest[i] = rest_longer(rest[i], new == old and rank < 0.0)
                 worst = max(worst, violation)
                 score[i] = rank
@@ -200,8 +191,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                         )
                     w_extra += damping_extra * scale * step * sign * bias
                 elif damping is None and rank < -limit and violation == 0.0:
-                    active[t] = -1
-                    dropped += 1
+                    rest[i] = OUT
             stats[4] += 1
             if damping is not None:
                 break
@@ -210,8 +200,6 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
                 break
             limit = worst
-            if dropped > 0:
-                m = rows_left(active, m)
         extra[0] = w_extra
         stats[0] = gain
         stats[1] += gap

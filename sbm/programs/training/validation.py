@@ -1,0 +1,363 @@
+"""Validation: judge the weights after each pass on rows that are not learned from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.compiled import load
+from sbm.engine.certificate import visit_all
+from sbm.engine.engine import Engine
+from sbm.engine.kernels import prepare
+from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
+from sbm.engine.memory import MemoryPlan
+from sbm.engine.problems import model_labels
+from sbm.engine.progress import Progress
+from sbm.engine.snapshot import BEST, named
+from sbm.errors import DataError, SettingsError
+from sbm.inputs.formats import names_record
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.text import PIECE
+from sbm.losses import LOSSES
+from sbm.models.metrics import BinaryMetrics
+from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
+from sbm.programs.predict import other_columns
+from sbm.programs.training.evaluation import Evaluation, choose_metric
+from sbm.rows import Arena, Rows
+from sbm.settings import Settings, read_threshold
+from sbm.solver.gap import Certificate
+from sbm.solver.problem import AnyProblem, decide
+from sbm.store.blocks import BlockStore, names_of
+from sbm.store.run import Run
+from sbm.units import format_number
+
+__all__ = ["Validation", "hold_out", "refuse_validation"]
+
+Floats = npt.NDArray[np.float64]
+
+NEAR = 0.1  # relative gap above which scores are still too random to end the training
+PATIENCE = 3  # passes without a better score after which the training ends
+_PIECES = 4  # in memory at the same time: one is read, two are parsed, one is predicted
+_SPREAD = 6  # parsed bytes per byte of text, at most: "1:1 " takes 8 + 8 + 4
+_FOLDS = 400  # bytes for the folds of a chunk, without those of its rows
+_KEY = 8 + 8 + 4 * 12  # bytes per feature id in the table, including temporary copies
+
+
+def refuse_validation(settings: Settings, processes: int) -> None:
+    """Check the options of validation before any row is read.
+
+    Raises
+    ------
+    SettingsError
+        An option does not fit the others.
+    DataError
+        The file does not exist.
+    """
+    where = settings.validate
+    if where is None:
+        for name in ("metric", "threshold"):
+            if getattr(settings, name) is not None:
+                raise SettingsError(f"{name} needs validation data; add --validate FILE or SHARE")
+        return
+    if processes > 1:
+        raise SettingsError(
+            f"--validate needs a single process, but there are {processes}; "
+            "leave it out and run sbm predict after training"
+        )
+    if LOSSES[settings.loss].name == "one_class":
+        raise SettingsError("validate does not apply to one_class, which has no metric")
+    if settings.calibrate:
+        raise SettingsError(
+            "validate and calibrate exclude each other; leave out one of them, or use log_loss"
+        )
+    if isinstance(where, float):
+        if settings.penalty != "l2":
+            raise SettingsError(
+                f"penalty {settings.penalty} cannot hold out a share of the rows; use --validate "
+                "FILE, or sbm tune"
+            )
+    elif where == "-":
+        raise SettingsError(
+            "the validation data is standard input, which can be read only once; use a file"
+        )
+    else:
+        check_input(where)
+
+
+def hold_out(rows: Rows, ids: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.uint8]:
+    """Return 0 for the rows to hold out and 1 for the others, shape (n_rows,).
+
+    Parameters
+    ----------
+    rows : Rows
+    ids : ndarray, shape (n_features,), int64
+        Feature ids by index.
+    share : float
+    """
+    folds, below = np.empty(len(rows), np.uint8), np.uint64(share * 2**64)
+    load("sbm.solver.kernels.decision").hold_out(
+        rows.starts, rows.lengths, rows.indices, rows.values, ids, below, folds
+    )
+    return folds
+
+
+class Validation:
+    """The validation data of a training, and the best weights so far.
+
+    Parameters
+    ----------
+    settings : Settings
+    store : BlockStore
+        The training data.
+    problems : sequence of Problem or MultiProblem
+    progress : Progress
+
+    Attributes
+    ----------
+    n_bytes : int
+        Memory in addition to that of the training.
+    weights : list of ndarray
+        The best ones, one array per problem.
+
+    Raises
+    ------
+    SettingsError
+        The metric or the threshold does not fit the labels.
+    DataError
+        The file is invalid or has no rows, or a label is not in the training data.
+    """
+
+    def __init__(
+        self, settings: Settings, store: BlockStore, problems: Sequence[AnyProblem],
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        where = settings.validate
+        self._store, self._progress, self._settings = store, progress, settings
+        self._path = where if isinstance(where, str) else None
+        self.share = where if isinstance(where, float) else 0.0
+        self._metric = choose_metric(settings.metric, problems, store)
+        labels = model_labels(problems[0], store)
+        self._is_classes, self._is_checked = bool(labels), False
+        words = dict(zip(store.labels or [], store.label_names, strict=False))
+        self._positive = words.get(max(labels), format_number(max(labels))) if labels else None
+        if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
+            raise SettingsError(
+                f"threshold needs two classes and one decision value per row; {settings.loss} on "
+                f"these labels has {len(labels) or 'no'} classes; leave it out"
+            )
+        self._best: dict[str, Any] = {}
+        self.weights: list[Floats] = []
+        self._folds: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}  # by block and chunk
+        outputs = sum(problem.n_outputs for problem in problems)
+        n_weights = store.n_features + 1
+        if self._path is None:
+            prepare("validate", store.value_type, progress)
+            rows = math.ceil(self.share * store.n_rows)
+            chunks = sum(map(len, store.chunks))
+            self.n_bytes = 2 * store.n_rows + _FOLDS * chunks + 4 * 8 * JUDGED
+            self.n_bytes += 8 * store.n_features
+        else:
+            rows = sum(map(len, self._read_file(outputs)))
+            if not rows:
+                raise DataError(f"{self._path} has no rows to validate with")
+            self.n_bytes = _KEY * store.n_features + _PIECES * _SPREAD * PIECE + 3 * 8 * SCORES
+            if store.scaling != "none":  # a copy of the weights, for rows that are not scaled
+                self.n_bytes += 8 * n_weights * outputs
+        self.n_bytes += 8 * n_weights * outputs + BinaryMetrics.bytes_for(rows, 1)
+
+    def start(self, weights: Sequence[Floats]) -> None:
+        """Forget all scores, and allocate the best weights, like those of the training."""
+        self._best = {"since": 0, "score": None}
+        self.weights = [np.zeros_like(W) for W in weights]
+
+    def choose_rows(self) -> None:
+        """Choose the rows to hold out, if they are not in a file; call it before scales are set."""
+        if self._path is not None or self._folds:
+            return
+        store, done = self._store, 0
+        ids, y_dtype = store.read_feature_ids(), "float64" if store.labels is None else "int32"
+        self._progress.start("hold out", store.n_rows, "rows")
+        for chunk in itertools.chain(*store.chunks):
+            arena = Arena.of(chunk.nnz, store.value_type)
+            rows = store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
+            folds = hold_out(rows, ids, self.share)
+            self._folds[chunk.block, chunk.number] = folds
+            self._progress.advance(done := done + chunk.rows)
+        self._progress.finish()
+
+    def held_out(self, plan: MemoryPlan, n: int) -> HeldOut | None:
+        """Return which rows none of `n` learners may learn from; None if these are in a file."""
+        if self._path is not None:
+            return None
+        folds = [
+            np.concatenate([self._folds[chunk.block, chunk.number] for chunk in part.chunks])
+            for part in plan.parts
+        ]
+        return HeldOut(GivenFolds(folds), [0] * n)
+
+    # ------------------------------------------------------------------------------ judging
+
+    def judge(
+        self,
+        passes: int,
+        problems: Sequence[AnyProblem],
+        weights: Sequence[Floats],
+        gap: float,
+        engine: Engine | None = None,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Judge weights; return whether they are the best so far.
+
+        If scores are equal, the later pass is the better one.
+
+        Parameters
+        ----------
+        passes : int
+            Number of passes so far.
+        problems : sequence of Problem or MultiProblem
+        weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
+            One array per problem.
+        gap : float
+            Relative, possibly estimated.
+        engine : Engine, optional
+            Reads the rows that are held out; its learners have these weights.
+        after_batch : callable
+            Called after each batch of a file; may raise.
+
+        Raises
+        ------
+        DataError
+            The metric is undefined.
+        """
+        found = Evaluation(self._metric, problems[0], self._store, True)
+        if self._path is None:
+            assert engine is not None
+            group = Group(engine.learners, found)
+            set_active(engine.learners, False)  # no alphas are needed
+            try:
+                for visit in visit_all(engine, "validate"):
+                    group.evaluate(visit.rows, visit.folds)
+            finally:
+                set_active(engine.learners, True)
+        else:
+            self._judge_file(found, problems, weights, after_batch)
+        score, best = found.figure, self._best
+        if math.isnan(score):
+            where = self._path or "the rows held out"
+            what = "there are no rows" if not found.rows else "they are all of one class"
+            raise DataError(f"{self._metric.name} is undefined on {where}: {what}")
+        is_better = best["score"] is None or (score - best["score"]) * self._metric.sign > 0
+        is_best = is_better or score == best["score"]
+        self._best = best | {
+            "since": 0 if is_better else best["since"] + (gap <= NEAR),
+            "last": score,
+        }
+        if is_best:
+            self._best |= {"score": score, "pass": passes, "rows": found.rows}
+            if found.by_score:
+                self._best["curves"] = found.binary.curves()
+            if self._settings.threshold is not None:
+                costs = read_threshold(self._settings.threshold)
+                self._best["threshold"] = found.binary.choose_threshold(costs)
+        return is_best
+
+    def _judge_file(
+        self, found: Evaluation, problems: Sequence[AnyProblem], weights: Sequence[Floats],
+        after_batch: Callable[[], None],
+    ) -> None:  # fmt: skip
+        plain = [self._store.unscaled(W) for W in weights]
+        for rows in self._read_file(sum(W.shape[1] for W in weights)):
+            each = zip(problems, plain, strict=True)
+            found.add(rows.y, [decide(rows, W, problem.bias) for problem, W in each])
+            after_batch()
+
+    def _read_file(self, outputs: int) -> Iterator[Rows]:
+        """Yield the rows of the file, with class codes or targets."""
+        store, path = self._store, self._path
+        assert path is not None
+        prepare("predict", "float64", self._progress)
+        words = dict(zip(store.label_names, store.labels or [], strict=False))
+        sources = sources_of(path, names_of(store.manifest), words=words)
+        if sources and names_record(sources):
+            prepare("names", "float64", self._progress)
+        table = IdTable(store.read_feature_ids())
+        batches = read_batches(path, sources, table, outputs, 1, self._progress)
+        for y, begins, ends, indices, values in batches:
+            yield Rows(
+                begins, (ends - begins).astype(np.int32), indices, values,
+                self._codes(y, sources[0].options.words.new if sources else []),
+            )  # fmt: skip
+        for warning in [] if self._is_checked else other_columns(sources or []):
+            self._progress.stage(f"{path}: {warning}")
+        self._is_checked = True
+
+    def _codes(self, y: Floats, new: Sequence[str]) -> npt.NDArray[Any]:
+        """Return the class codes of labels; targets are unchanged."""
+        if not self._is_classes:
+            return y
+        labels = np.asarray(self._store.labels)
+        order = np.argsort(labels)
+        places = np.minimum(np.searchsorted(labels, y, sorter=order), len(labels) - 1)
+        codes = order[places]
+        if len(unknown := np.flatnonzero(labels[codes] != y)):
+            label = new[0] if new else format_number(float(y[unknown[0]]))
+            raise DataError(
+                f"{self._path} has label {label}, which the training data do not have; leave out "
+                "these rows, or train on rows with this label, too"
+            )
+        return codes
+
+    # ---------------------------------------------------------------------------- the best
+
+    def keep(self, weights: Sequence[Floats], certificate: Certificate) -> None:
+        """Keep weights, which were judged last, and their certificate."""
+        for ours, W in zip(self.weights, weights, strict=True):
+            ours[:] = W
+        self._best["certificate"] = certificate.to_dict()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the score has not improved for so long that the training should end."""
+        return bool(self._best["since"] >= PATIENCE)
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the best weights."""
+        return Certificate(**self._best["certificate"])
+
+    def figures(self) -> dict[str, Any] | None:
+        """Return the last score, for the log; None if no weights were judged."""
+        if "last" not in self._best:
+            return None
+        return {"metric": self._metric.name, "score": self._best["last"]}
+
+    def report(self, ended_by: str) -> dict[str, Any]:
+        """Return the outcome; see `sbm.train`."""
+        best = self._best
+        return {
+            "data": self._path, "share": self.share or None, "metric": self._metric.name,
+            "score": best["score"], "pass": best["pass"], "rows": best["rows"],
+            "threshold": best.get("threshold"), "positive": self._positive,
+            "ended_by": "validation" if self.is_over else ended_by,
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------- checkpoints
+
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+        return {**self._best, "is_over": self.is_over}
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the arrays of the state."""
+        return {named(BEST, k): W for k, W in enumerate(self.weights)}
+
+    def restore(self, record: Mapping[str, Any], run: Run) -> None:
+        """Restore the state of the last checkpoint."""
+        self._best = {name: value for name, value in record.items() if name != "is_over"}
+        for k, ours in enumerate(self.weights):
+            ours[:] = run.read_state([named(BEST, k)])[named(BEST, k)]
