@@ -201,8 +201,7 @@ class TrainingPlan:
             self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        # With several ranks only one of them ran out; sparse models cannot take over a run.
-        self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
+        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
@@ -400,6 +399,8 @@ class TrainingPlan:
         if self.carried is not None:
             return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
+            if self.settings.penalty != "l2":  # whose state has no rows
+                return StartPoint(Run.read(self.folder))
             problems = self.share.problems
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)

@@ -124,7 +124,7 @@ def plan_of(
     progress : Progress, optional
         Receives a note if the limit of the system applies.
     reserved : int
-        See `plan_training`.
+        See `plan_training` and `plan_columns`.
 
     Returns
     -------
@@ -141,7 +141,8 @@ def plan_of(
 
     def plan(mem: int) -> MemoryPlan:
         if settings.penalty != "l2":
-            return plan_columns(store, mem, shape, has_weights(settings, store), settings.intercept)
+            is_weighted = has_weights(settings, store)
+            return plan_columns(store, mem, shape, is_weighted, settings.intercept, reserved)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
