@@ -308,11 +308,12 @@ class Settings:
         "l2", _Rule(str, choices=("l2", "l1", "elasticnet")),
         "Penalty of the weights: ½|w|², |w|₁ or r|w|₁ + (1-r)/2 |w|².",
         "`l1` and `elasticnet` make most weights 0, with log_loss, squared_hinge and "
-        "squared_error.", commands="train tune",
+        "squared_error.", commands="train tune plan",
     )
     l1_ratio: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 <= x <= 1, expected="from 0 to 1"),
-        "Share r of |w|₁ in the penalty, for elasticnet.", metavar="R", commands="train tune",
+        "Share r of |w|₁ in the penalty, for elasticnet.", metavar="R",
+        commands="train tune plan",
     )
     task: str = _setting(
         "auto", _Rule(str, choices=("auto", "classification", "regression")),

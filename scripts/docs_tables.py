@@ -100,6 +100,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "liblinear": _liblinear,
     "formats": _formats,
     "numbers": numbers.table,
+    "sparse": numbers.sparse_table,
 }
 
 

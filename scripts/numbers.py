@@ -1,4 +1,4 @@
-"""The measured numbers of README.md, from the JSON files in scripts/results."""
+"""The measured numbers of README.md and docs/, from the JSON files in scripts/results."""
 
 import json
 from collections.abc import Iterator
@@ -61,5 +61,25 @@ def table() -> str:
         digits = [f"{ratio:.{0 if ratio >= 10 else 2}f}" for ratio in ratios]
         shown = [d if ratio < 1 else f"**{d}**" for d, ratio in zip(digits, ratios, strict=True)]
         cells = [what, ours, theirs, *shown, *[""] * (3 - len(shown))]
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+def sparse_table() -> str:
+    """Return the table of sparse models beside LIBLINEAR's."""
+    lines = [
+        "| data | loss, C | objective | CPU | memory | weights not 0 | passes in a quarter |\n",
+        "|---|---|---|---|---|---|---|\n",
+    ]
+    for one in result("sparse")["rows"]:
+        passes = f"{one['passes in a quarter']}"
+        if float(one["gap in a quarter"]) > result("sparse")["settings"]["tol"]:
+            passes += f", gap {one['gap in a quarter']}"
+        pairs = [
+            f"{one['seconds']:.3g} s, {one['seconds of LIBLINEAR']:.3g} s",
+            f"{one['memory']}, {one['memory of LIBLINEAR']}",
+            f"{one['weights']:,}, {one['of LIBLINEAR']:,}",
+        ]
+        cells = [one["data"], f"`{one['loss']}`, {one['C']:g}", one["above"], *pairs, passes]
         lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)

@@ -14,13 +14,19 @@ from sklearn.svm import LinearSVC
 import sbm
 from sbm.cli import cli
 from sbm.cli.liblinear import read_options
+from sbm.compiled import load
+from sbm.engine import columns, machine
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
+from sbm.programs.reporting.figures import read_run
+from sbm.programs.reporting.page import first_charts
+from sbm.programs.reporting.picture import path_charts
 from sbm.programs.training import l1
 from sbm.programs.tuning import sparse
 from sbm.sklearn import SBMClassifier, SBMRegressor
 from sbm.store import blocks
 from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
 
 Array = np.ndarray[Any, Any]
 CASES = [
@@ -224,6 +230,95 @@ def test_resume_and_threads_give_the_same_bytes(tmp_path: Path, small: bool) -> 
         except KeyboardInterrupt:
             sbm.train(store, path, settings)
         assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("values", [None, np.array([2.0, -3.0], np.float32)])
+def test_packed_columns_have_the_same_rows(values: Array | None) -> None:
+    numbers = [[0, 1, 128, 16_511, 16_512, 2_200_000], [3, 130, 2_113_666]]
+    kernels, indices = load("sbm.solver.kernels.l1"), np.arange(2, dtype=np.int32)
+    sizes, last = columns.FeatureSizes.of(2), np.zeros(2, np.int32)
+    found = sorted((row, j) for j, rows in enumerate(numbers) for row in rows)
+    blocks = [
+        (np.array([j]), np.ones(1, np.int32), indices, values, row) for row, j in found
+    ]  # fmt: skip
+    for *rows, row in blocks:
+        kernels.count(*rows, 0.0, row, sizes.counts, sizes.squares, sizes.packed, last)
+    assert sizes.packed.tolist() == [1 + 1 + 1 + 2 + 1 + 4, 1 + 1 + 4]
+    starts = np.concatenate([[0], np.cumsum(sizes.counts)])
+    places = np.array([0, sizes.packed[0]])
+    packed, last[:] = np.empty(sizes.packed.sum(), np.uint8), 0
+    kept = None if values is None else np.empty(starts[-1], np.float32)
+    ends, at = starts[:-1].copy(), places.copy()
+    for *rows, row in blocks:
+        kernels.collect(*rows, row, indices, ends, at, last, packed, kept)
+    assert (ends.tolist(), at.tolist()) == (starts[1:].tolist(), sizes.packed.cumsum().tolist())
+    out = np.empty(max(map(max, numbers)) + 1)
+    kernels.multiply(
+        starts, packed, places, kept, -1, 0.0, indices, np.array([5.0, 7.0]), out
+    )  # fmt: skip
+    each = np.array([5.0, 7.0]) * (1 if values is None else values)
+    expected = {row: each[j] for row, j in found}
+    assert {int(i): out[i] for i in np.flatnonzero(out)} == expected
+
+
+@pytest.mark.parametrize("call", [2, 4])
+def test_memory_error_continues_with_fewer_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The state of the last checkpoint is kept, although its columns no longer fit."""
+    monkeypatch.setattr(machine, "_CLOSE", 0)
+    store, read, calls = wide(tmp_path), columns.ColumnPasses.read, []
+
+    def fail_once(self: columns.ColumnPasses, what: str, *args: Any, **options: Any) -> int:
+        calls.append(what)
+        if len(calls) == call:
+            raise MemoryError
+        return read(self, what, *args, **options)
+
+    settings = {"loss": "log_loss", "penalty": "l1", "C": 3.0, "tol": 1e-4}
+    with pytest.raises(sbm.MemoryPlanError) as refusal:
+        train(store, **settings, mem="10MB")
+    settings["mem"] = refusal.value.least_bytes + QUARTER
+    _, whole = train(store, **settings)
+    monkeypatch.setattr(columns.ColumnPasses, "read", fail_once)
+    _, report = train(store, **settings)
+    assert calls[call - 1] == calls[call] == f"pass {call}"
+    assert report["converged"]
+    assert report["primal"] == pytest.approx(whole["primal"], rel=2e-4)
+    assert Run.read(store.with_suffix(".model.run"))["bound"] < settings["mem"]
+
+
+def test_plan_foresees_passes(tmp_path: Path) -> None:
+    store = wide(tmp_path)
+    with pytest.raises(sbm.MemoryPlanError) as refusal:
+        train(store, loss="log_loss", penalty="l1", mem="10MB")
+    for mem, penalty in ((10**9, "elasticnet"), (refusal.value.least_bytes + QUARTER, "l1")):
+        settings = {"loss": "log_loss", "penalty": penalty, "C": 3.0, "mem": mem}
+        plan, (_, report) = sbm.plan(store, settings, seconds=60), train(store, **settings)
+        assert plan["is_measured"]
+        assert plan["passes"] == [report["passes"]] * 3
+        assert plan["memory"]["columns"] > 0
+        assert plan["decoded_blocks"] == report["decoded_blocks"]
+    few = sbm.plan(store, settings, seconds=1e-9)
+    assert few["passes"][0] <= few["passes"][1] < few["passes"][2]
+    with pytest.raises(sbm.SettingsError, match="--cache-frac"):
+        sbm.plan(store, {**settings, "cache_frac": 0.1})
+
+
+def test_charts_show_the_weights_that_are_not_0(tmp_path: Path) -> None:
+    _, report = train(wide(tmp_path), loss="log_loss", penalty="l1", C=3.0)
+    run = read_run(tmp_path / "d.model")
+    chart = next(c for c in first_charts([run]) if c.name.startswith("weights"))
+    (line,) = chart.series
+    assert [y for _, y in line.points] == [0, *[report["n_nonzero"]] * 2]
+    rows = [
+        {"C": C, "mean": 0.5, "folds": [0.5], "status": "converged", **more}
+        for C, more in ((0.1, {"n_nonzero": 0.0, "relative_gap": 0.0}),
+                        (1.0, {"n_nonzero": 7.5, "relative_gap": 1e-4}))
+    ]  # fmt: skip
+    drawn = {chart.name: chart.series[0].points for chart in path_charts(rows)}
+    assert drawn == {"n_nonzero": [(1.0, 7.5)], "relative_gap": [(1.0, 1e-4)]}
+    assert list(path_charts([{k: v for k, v in rows[1].items() if k != "n_nonzero"}])) == []
 
 
 def test_max_passes_can_be_raised(tmp_path: Path) -> None:

@@ -122,11 +122,11 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
 
 
 def test_auto_compares_expected_work() -> None:
-    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1}
-    assert Work(**a9a, smooth=True).newton_pays(100, 65_000)
-    assert Work(**a9a, smooth=False).newton_pays(1000, 65_000)
-    assert not Work(**a9a, smooth=True).newton_pays(2, 65_000)
-    assert not Work(**a9a | {"weights": 5000}, smooth=True).newton_pays(100, 65_000)
+    a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1, "sample": 16_000}
+    assert Work(**a9a).newton_pays(100, 65_000)
+    assert Work(**a9a, near=20_000).newton_pays(1000, 65_000)
+    assert not Work(**a9a).newton_pays(2, 65_000)
+    assert not Work(**a9a | {"weights": 5000}).newton_pays(100, 65_000)
 
 
 def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_plan_foresees_the_switch(tmp_path: Path) -> None:
     X, y = income_table(20_000)
     store, chosen = make_store(tmp_path, X, y), {"bias": 1.0, "loss": "squared_hinge", "C": 10.0}
     for solver in ("auto", "newton", "dual"):
-        plan = sbm.plan(store, {**chosen, "solver": solver}, seconds=0.3)
+        plan = sbm.plan(store, {**chosen, "solver": solver}, seconds=3)
         assert plan["solver"] == ("dual" if solver == "dual" else "newton")
 
 
@@ -254,6 +254,15 @@ def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
     assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
     peer = {**settings, "solver": "dual", "max_passes": 300}
     assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
+def test_auto_takes_products_for_losses_without_kinks(loss: str, tmp_path: Path) -> None:
+    X, y = income_table()
+    store, settings = make_store(tmp_path, X, y), {"loss": loss, "max_passes": 12}
+    _, report = sbm.train(store, tmp_path / "m.model", settings)
+    assert report["solver"] == ("newton" if loss == "log_loss" else "dual")
 
 
 @pytest.mark.usefixtures("wide")

@@ -37,11 +37,12 @@ def test_trial_on_all_rows_predicts_passes(stores, tmp_path, case, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     before = {path: path.stat().st_mtime_ns for path in sorted(stores.rglob("*"))}
-    chosen, store = {"mem": "400MB", **case.options}, stores / f"{case.labels}.sbm"
+    chosen = {"mem": "400MB", "solver": "dual", **case.options}
+    store = stores / f"{case.labels}.sbm"
     plan = sbm.plan(store, chosen, seconds=60)
     assert {path: path.stat().st_mtime_ns for path in sorted(stores.rglob("*"))} == before
     assert list((tmp_path / "tmp").iterdir()) == []
-    _, report = sbm.train(store, tmp_path / "m.model", {**chosen, "solver": "dual"})
+    _, report = sbm.train(store, tmp_path / "m.model", chosen)
     assert plan["is_measured"]
     assert plan["passes"] == [report["passes"]] * 3
     assert report["passes"] > 1

@@ -312,7 +312,7 @@ def plan(report: Report) -> Lines:
     passes = _with_range(report["passes"], "{:,}")
     if report["passes"][2] >= report["max_passes"]:
         passes += f", --max-passes is {report['max_passes']:,}"
-    if report["solver"] == "dual" and not report["trials"][-1]["is_done"]:
+    if report["solver"] != "newton" and not report["trials"][-1]["is_done"]:
         passes += "; no trial finished, raise --seconds for a better estimate"
     for name, text in {
         "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
@@ -331,7 +331,8 @@ def plan(report: Report) -> Lines:
         "passes": passes,
         "total": _in_time(report["seconds"]),
     }.items():
-        yield f"{name:>8}  {text}"
+        if report["solver"] is not None or name not in ("cache", "solver"):  # of sparse models
+            yield f"{name:>8}  {text}"
 
 
 def _solver(report: Report) -> str:

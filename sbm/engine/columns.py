@@ -37,25 +37,39 @@ Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 # Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
-# together (counts, squares, sizes, last pass, column, and to choose features: eight).
-_OF_A_FIT, _OF_ALL = 2, 13
+# together (counts, squares, packed and other sizes, last pass, column; to choose features: eight).
+_OF_A_FIT, _OF_ALL = 2, 14
 # Doubles per row: margins of each model, and of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
-# Bytes per column: feature, start, gain; and of each model that is solved.
-_COLUMN, _COLUMN_OF_A_SOLVE = 24, 200
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 5
+# Bytes per column: feature, start, gain, and if it is packed its place and last row; and of each
+# model that is solved.
+_COLUMN, _COLUMN_OF_A_SOLVE = 48, 200
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
+_ROW = 4  # bytes of a row's number in a column
 
 
-def _column_bytes(fits: int) -> int:
-    return _COLUMN + _COLUMN_OF_A_SOLVE * min(fits, AT_ONCE)
+def _column_bytes(solves: int) -> int:
+    return _COLUMN + _COLUMN_OF_A_SOLVE * solves
+
+
+def _wanted(store: BlockStore, n_weights: int, fits: int) -> int:
+    """Return the bytes of all columns."""
+    each = _column_bytes(min(fits, AT_ONCE))
+    return store.nnz * NONZERO_BYTES[store.value_type] + n_weights * each
 
 
 def plan_columns(
-    store: BlockStore, mem: int, shape: Shape, is_weighted: bool, intercept: bool
+    store: BlockStore,
+    mem: int,
+    shape: Shape,
+    is_weighted: bool,
+    intercept: bool,
+    reserved: int = 0,
 ) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
 
-    Memory that the columns cannot use is left for blocks that stay decoded.
+    Memory that the columns cannot use is left for blocks that stay decoded. If they do not all fit,
+    models are solved one after the other.
 
     Parameters
     ----------
@@ -68,6 +82,8 @@ def plan_columns(
         Whether rows have weights.
     intercept : bool
         Whether there is a bias without a penalty.
+    reserved : int
+        Bytes that the plan must leave free.
 
     Returns
     -------
@@ -79,38 +95,60 @@ def plan_columns(
     MemoryPlanError
         The bound is too small; the message has the smallest one that works.
     """
+    fits = sum(shape.outputs)
+    wanted = _wanted(store, shape.n_weights, fits)
+    given = store, mem, shape, is_weighted, intercept, reserved
+    with suppress(MemoryPlanError):
+        made = _plan_columns(*given, wanted, min(fits, AT_ONCE))
+        if made.items["columns"] == wanted:
+            return made
+    made = _plan_columns(*given, wanted, 1)
+    room = min(made.items["columns"], wanted - 1)
+    return replace(made, items=made.items | {"columns": room})
+
+
+def _plan_columns(
+    store: BlockStore,
+    mem: int,
+    shape: Shape,
+    is_weighted: bool,
+    intercept: bool,
+    reserved: int,
+    wanted: int,
+    solves: int,
+) -> MemoryPlan:
+    """Return the plan for a number of models at the same time; `wanted` are all columns."""
     fits, rows, n = sum(shape.outputs), store.n_rows, shape.n_weights
-    solves = min(fits, AT_ONCE)
     weights = shape.models if shape.models > 1 else is_weighted  # with folds, each has its own
     margins = 8 * rows * (1 + weights + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
     nonzero = NONZERO_BYTES[store.value_type]
-    wanted = store.nnz * nonzero + n * _column_bytes(fits)
     # Half of the room has space for any single column.
-    least = min(wanted, 2 * (rows * nonzero + _column_bytes(fits)))
+    least = min(wanted, 2 * (rows * nonzero + _column_bytes(solves)))
     plain = replace(
         shape, outputs=(1,), listed=False, paired=False, may_join=False,
         copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
     )  # fmt: skip
 
     def plan(columns: int) -> MemoryPlan:
-        more = shape.more_bytes + margins + columns
+        more = shape.more_bytes + margins + columns + reserved
         made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more))
         items = {name: size for name, size in made.items.items() if name != "cache"}
-        items["overhead"] -= margins + columns
+        items["overhead"] -= margins + columns + reserved
         return replace(made, items=items | {"margins": margins, "columns": columns})
 
     try:
         made = plan(least)
     except MemoryPlanError as error:
         rest = {"margins": margins, "columns": least, "weights": 8 * n * plain.copies}
+        rest |= {"reserved": reserved} if reserved else {}
         rest["blocks and others"] = error.least_bytes - sum(rest.values())
         Budget(mem, f"to train on {store.name}", rest).check()
         raise
-    free = mem - made.total + made.items["blocks"] + least
+    free = made.left - reserved + made.items["blocks"] + least
     if (share := min(wanted, int(_COLUMNS_SHARE * free))) > least:
         with suppress(MemoryPlanError):  # then blocks take more than their share
             made = plan(share)
-    room = min(wanted, made.items["columns"] + made.left)
+    room = min(wanted, made.items["columns"] + made.left - reserved)
     return replace(made, items=made.items | {"columns": room})
 
 
@@ -124,15 +162,19 @@ class FeatureSizes:
         Nonzeros.
     squares : ndarray, shape (n_weights,), float64
         Sum of squares.
+    packed : ndarray, shape (n_weights,), int64
+        Bytes of the rows of its column, if columns are packed.
     """
 
     counts: npt.NDArray[np.int64]
     squares: npt.NDArray[np.float64]
+    packed: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, n_weights: int) -> FeatureSizes:
         """Return zeros, to be counted."""
-        return cls(np.zeros(n_weights, np.int64), np.zeros(n_weights))
+        counts, packed = np.zeros((2, n_weights), np.int64)
+        return cls(counts, np.zeros(n_weights), packed)
 
 
 class ColumnPasses:
@@ -182,7 +224,8 @@ class ColumnPasses:
         self._store, self._plan, self._progress = store, plan, progress
         self._bias = problems[0].bias
         threads = usable_threads(settings.threads)
-        rows, n = store.n_rows, store.n_features + (self._bias > 0)
+        rows = sum(part.rows for part in plan.parts)
+        n = store.n_features + (self._bias > 0)
         y, ones = np.zeros(rows), np.ones(rows if weights is not None else 0)
         keys: list[int | None] = [None] * len(problems)
         if held_out is not None:
@@ -194,9 +237,11 @@ class ColumnPasses:
             SparseFit(one, self._labels[key], np.zeros(n), np.zeros(n), np.zeros(rows))
             for one, key in zip(problems, keys, strict=True)
         ]
+        # If columns do not all fit, their rows take one or two bytes instead of four.
+        self._packs = self.room() < _wanted(store, n, len(problems))
+        self._at_once = 1 if self._packs else min(len(problems), AT_ONCE)
         self.columns = self._no_columns()
         self.seconds = Seconds()
-        self._at_once = min(len(problems), AT_ONCE)
         self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self.reader = BlockReader(
@@ -217,9 +262,11 @@ class ColumnPasses:
     def column_sizes(self, sizes: FeatureSizes) -> npt.NDArray[np.int64]:
         """Return the bytes of each feature's column; 0 for features without nonzeros."""
         nonzeros = sizes.counts * NONZERO_BYTES[self._store.value_type]
+        if self._packs:
+            nonzeros += sizes.packed - _ROW * sizes.counts
         if self._bias > 0:
             nonzeros[-1] = 0  # its values are all the same
-        return np.where(sizes.counts > 0, nonzeros + _column_bytes(len(self.fits)), 0)
+        return np.where(sizes.counts > 0, nonzeros + _column_bytes(self._at_once), 0)
 
     def for_each_fit(self, work: Callable[[SparseFit, Scratch], Result]) -> list[Result]:
         """Call ``work(fit, scratch)`` for each model, a few at the same time."""
@@ -244,9 +291,9 @@ class ColumnPasses:
         after_block: Callable[[], None],
         *,
         looks: bool = True,
-        sizes: FeatureSizes | None = None,
+        sizes: FeatureSizes,
+        counts: bool = False,
         collect: npt.NDArray[np.int32] | None = None,
-        counts: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Read all rows once.
 
@@ -258,12 +305,11 @@ class ColumnPasses:
             Called after each block; may raise.
         looks : bool
             Whether to compute margins, slopes and bounds of every model.
-        sizes : FeatureSizes, optional
-            Counted in this pass.
+        sizes : FeatureSizes
+        counts : bool
+            Whether to count the sizes, before anything is collected.
         collect : ndarray, int32, optional
             Features whose columns replace those in memory.
-        counts : ndarray, shape (n_weights,), int64, optional
-            Nonzeros of each feature; needed for `collect`.
 
         Returns
         -------
@@ -277,14 +323,15 @@ class ColumnPasses:
             for fit in self.fits:
                 fit.begin()
                 work.append(fit.add)
-        if collect is not None and counts is not None:
-            work.append(self._collector(collect, counts))
-        if sizes is not None:
+        if collect is not None:
+            work.append(self._collector(collect, sizes))
+        if counts:
+            last = np.zeros(len(sizes.counts), np.int32) if self._packs else None
 
             def count(rows: Rows, first: int) -> None:
                 kernels.count(
-                    rows.starts, rows.lengths, rows.indices, rows.values, self._bias,
-                    sizes.counts, sizes.squares,
+                    rows.starts, rows.lengths, rows.indices, rows.values, self._bias, first,
+                    sizes.counts, sizes.squares, sizes.packed, last,
                 )  # fmt: skip
 
             work.append(count)
@@ -332,37 +379,44 @@ class ColumnPasses:
 
     def _no_columns(self) -> Columns:
         """Return no columns, except that of an intercept, which has no nonzeros."""
-        nothing = np.empty(0, np.int32)
         fit = self.fits[0]
         features = np.arange(len(fit.w) - fit.problem.intercept, len(fit.w), dtype=np.int32)
         values = None if self._store.value_type == "ones" else np.empty(0, self._store.value_type)
         starts, dense = np.zeros(1 + len(features), np.int64), len(features) - 1
-        return Columns(features, starts, nothing, values, dense)
+        rows: Any = np.empty(0, np.uint8 if self._packs else np.int32)
+        return Columns(features, starts, rows, values, dense, starts[:-1] if self._packs else None)
 
     def _collector(
-        self, chosen: npt.NDArray[np.int32], counts: npt.NDArray[np.int64]
+        self, chosen: npt.NDArray[np.int32], sizes: FeatureSizes
     ) -> Callable[[Rows, int], None]:
         """Replace the columns; return the function that collects the nonzeros of a block."""
         self.columns = self._no_columns()  # free the memory before the next columns
-        last = len(counts) - 1
-        lengths = counts[chosen]
-        has_bias = self._bias > 0 and len(chosen) > 0 and chosen[-1] == last
+        n = len(sizes.counts)
+        lengths = sizes.counts[chosen]
+        has_bias = self._bias > 0 and len(chosen) > 0 and chosen[-1] == n - 1
         if has_bias:
             lengths[-1] = 0
         starts = np.concatenate([[0], np.cumsum(lengths)])
         values = None
         if self._store.value_type != "ones":
             values = np.empty(starts[-1], self._store.value_type)
-        rows_of = np.empty(starts[-1], np.int32)
-        self.columns = Columns(chosen, starts, rows_of, values, len(chosen) - 1 if has_bias else -1)
-        column = np.full(len(counts), -1, np.int32)
+        places = at = last = None
+        if self._packs:
+            at = np.concatenate([[0], np.cumsum(sizes.packed[chosen])])
+            rows_of: Any = np.empty(at[-1], np.uint8)
+            places, at, last = at[:-1].copy(), at[:-1], np.zeros(len(chosen), np.int32)
+        else:
+            rows_of = np.empty(starts[-1], np.int32)
+        dense = len(chosen) - 1 if has_bias else -1
+        self.columns = Columns(chosen, starts, rows_of, values, dense, places)
+        column = np.full(n, -1, np.int32)
         column[chosen] = np.arange(len(chosen), dtype=np.int32)
         ends = starts[:-1].copy()
 
         def collect(rows: Rows, first: int) -> None:
             load("sbm.solver.kernels.l1").collect(
-                rows.starts, rows.lengths, rows.indices, rows.values, first, column, ends,
-                rows_of, values,
+                rows.starts, rows.lengths, rows.indices, rows.values, first, column, ends, at,
+                last, rows_of, values,
             )  # fmt: skip
 
         return collect

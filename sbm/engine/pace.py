@@ -28,9 +28,8 @@ import numpy as np
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
-    "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks", "choose_cache_rows",
-    "choose_rounds", "is_falling",
-    "passes_left",
+    "LARGE_SAMPLE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
+    "choose_cache_rows", "choose_rounds", "is_falling", "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
@@ -44,19 +43,24 @@ MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
 WHOLE_WORK = 2_000_000_000
 MOST_WHOLE_ROUNDS = 50
-# A later pass may take a tenth of the time so far: the default `max_passes` is then enough for
+# A later pass may take a fifth of the time so far: the default `max_passes` is then enough for
 # trainings that need many rounds.
-FEW_PASSES, GROWTH = 12, 1.1
+FEW_PASSES, GROWTH = 12, 1.2
 LEAST_BYTES = 10_000_000  # per pass, for timing to matter; less is in the file cache anyway
 LEAST_FRAC = 0.25
-# What Newton's method usually needs: passes, steps of the interior point method in each of them,
-# and its share of the rows.
-NEWTON_PASSES = 8
-INTERIOR_STEPS = 18
-NEAR_SHARE = 0.25
-MOMENT = 5e8  # nanoseconds
-PASS_TIME = 1e7  # nanoseconds of a pass, whatever its size
+# What Newton's method usually needs: passes, fewer if it starts from the optimum of a large sample,
+# steps on the sample, and steps of the interior point method for a sample or a pass.
+NEWTON_PASSES, FEW_NEWTON_PASSES = 8, 3
+SAMPLE_STEPS = 5
+INTERIOR_STEPS = 15
+PRODUCTS = 100  # of conjugate gradients
+LARGE_SAMPLE = 100  # rows per weight
+MOMENT = 2e7  # nanoseconds
+PASS_TIME = 5e6  # nanoseconds of a pass, whatever its size
 LEAST_PASSES = 3  # before a switch to Newton's method
+# Until then a pass takes about this share of the time of Newton's method, and each later one grows
+# by this factor.
+TRIAL_SHARE, TRIAL_GROWTH = 0.05, 1.3
 ROOM = 1.5
 
 
@@ -189,18 +193,23 @@ class Work:
     ----------
     rows, nnz, weights, problems : int
         Numbers of rows, their nonzeros, and weights of each problem.
-    smooth : bool
-        Whether the loss is smooth. Otherwise each pass is followed by solving the rows near a kink.
+    sample, near : int
+        Rows that Newton's method starts from, 0 for conjugate gradients, and rows near a kink.
+        Without any, the loss is smooth. Otherwise each pass is followed by solving these rows.
     listed : bool
         Whether a visit of coordinate descent is of a row with the variables of all problems.
+    iterates : bool
+        Whether a visit of coordinate descent takes several evaluations of the loss.
     """
 
     rows: int
     nnz: int
     weights: int
     problems: int
-    smooth: bool
+    sample: int
+    near: int = 0
     listed: bool = False
+    iterates: bool = False
 
     @property
     def _each(self) -> float:
@@ -208,24 +217,37 @@ class Work:
 
     def dual(self, passes: float, visits: float) -> float:
         """Return the cost of passes of coordinate descent, each with a number of visits."""
-        nonzero = 6 + self.problems * self.listed
-        return passes * (PASS_TIME + visits * (80 + nonzero * self._each))
+        fixed = 90 if self.listed or self.iterates else 30
+        nonzero = 6 + self.problems if self.listed else 3
+        return passes * (PASS_TIME + visits * (fixed + nonzero * self._each))
 
     def newton(self) -> float:
         """Return the cost of a training with Newton's method."""
         each, weights = self._each, self.weights
         pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
         read, factor = 100 + 6 * each, 0.5 * weights**3
-        if self.smooth:  # a large sample is a good start
-            needed = 3 if self.rows > 2000 * weights else NEWTON_PASSES
-            cost = needed * (self.rows * (read + pairs) + factor)
+        if self.sample == 0:  # conjugate gradients
+            return self.problems * PRODUCTS * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
+        is_large = self.sample >= LARGE_SAMPLE * weights
+        passes = FEW_NEWTON_PASSES if is_large else NEWTON_PASSES
+        if self.near:
+            solved = passes * self.near + self.sample
+            cost = INTERIOR_STEPS * (solved * (read + pairs) + (passes + 1) * factor)
+            cost += passes * self.rows * read
         else:
-            near = NEAR_SHARE * self.rows
-            steps = INTERIOR_STEPS * (near * (300 + 10 * each + pairs) + factor)
-            cost = NEWTON_PASSES * (self.rows * read + steps)
+            visited = passes * self.rows + SAMPLE_STEPS * self.sample
+            cost = visited * (read + pairs) + (passes + SAMPLE_STEPS) * factor
         return self.problems * cost + NEWTON_PASSES * PASS_TIME
 
-    def newton_pays(self, passes: float, visits: float, is_enough: bool = False) -> bool:
+    def trial_rounds(self, passes: int) -> int:
+        """Return the rounds after which to compare both solvers, given the passes so far."""
+        share = TRIAL_SHARE * TRIAL_GROWTH ** max(0, passes + 1 - LEAST_PASSES) * self.newton()
+        visits = self.rows * (1 if self.listed else self.problems)
+        return max(1, int(share / (self.dual(1, visits) - PASS_TIME)))
+
+    def newton_pays(
+        self, passes: float, visits: float, is_enough: bool = False, done: int = 0
+    ) -> bool:
         """Return whether Newton's method is expected to take less time than coordinate descent.
 
         Parameters
@@ -234,8 +256,12 @@ class Work:
             Passes that coordinate descent is expected to need, and visits in each of them.
         is_enough : bool
             Whether so many passes are allowed. If so, saving less than a moment does not count.
+        done : int
+            Passes so far. The more they cost, the more likely the expectation is too low.
         """
-        return self.dual(passes, visits) > self.newton() + (MOMENT if is_enough else 0.0)
+        other = self.newton()
+        left = self.dual(passes, visits) * (1.0 + self.dual(done, visits) / other)
+        return left > other + (MOMENT if is_enough else 0.0)
 
 
 def choose_cache_rows(free_rows: int | None, part_rows: int, capacity: int) -> int:

@@ -17,7 +17,8 @@ from typing import Any
 
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.clock import clock
-from sbm.engine.engine import Engine, Pauses
+from sbm.engine.columns import ColumnPasses
+from sbm.engine.engine import Engine, Pauses, y_dtype
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
 from sbm.engine.machine import free_bytes, return_freed_memory
@@ -26,17 +27,23 @@ from sbm.engine.pace import LEAST_PASSES, NEWTON_PASSES, Work, choose_rounds, pa
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
+from sbm.programs.training.l1 import (
+    ColumnSteps,
+    refuse_for_sparse,
+    sparse_problems,
+    total_certificate,
+)  # fmt: skip
 from sbm.programs.training.newton import (
-    MOST_FEATURES,
-    newton_refusal,
     refuse_newton,
     starts_with_newton,
+    suits_newton,
     work_of,
 )  # fmt: skip
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import find_store, fits_newton, open_run, plan_of, shape_of
 from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
+from sbm.solver.l1 import Work as ColumnWork
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, require_whole
@@ -125,9 +132,9 @@ def plan(
         ``block_nnz`` (of the largest),
         ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
-        ``seconds`` (each a list: least, likely, most), ``solver`` (the last one) and
-        ``switched_after`` (passes of the dual solver, or None), ``max_passes``, ``is_measured``
-        (whether a trial was the whole training) and ``trials``.
+        ``seconds`` (each a list: least, likely, most), ``solver`` (the last one; None for sparse
+        models) and ``switched_after`` (passes of the dual solver, or None), ``max_passes``,
+        ``is_measured`` (whether a trial was the whole training) and ``trials``.
 
     Raises
     ------
@@ -141,6 +148,9 @@ def plan(
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
+    is_sparse = settings.penalty != "l2"
+    if is_sparse:
+        refuse_for_sparse(settings, 1)
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
@@ -155,8 +165,14 @@ def plan(
         chunks = [chunk for part in memory.parts for chunk in part.chunks]
         disk = blocks.read_cold(chunks, READ_SECONDS)
         trials = _trials(blocks, dual, problems, memory, seconds, progress)
+        size = sum(chunk.size for chunk in chunks)
+    if is_sparse:
+        described = _described(blocks, settings, memory)
+        again = described["bytes_read_again"]
+        found = _forecast(trials, blocks.nnz, size, again, disk, settings)
+        return described | found | {"solver": None, "switched_after": None}
     others, is_first = [], settings.solver == "newton" or settings.intercept
-    if not newton_refusal(newton) and (is_first or blocks.n_features <= MOST_FEATURES):
+    if is_first or suits_newton(newton, blocks):
         others = make_problems(newton, blocks)
     may_switch = settings.solver == "auto" and bool(others) and fits_newton(newton, blocks, others)
     is_first = is_first or (may_switch and starts_with_newton(settings, blocks))
@@ -165,7 +181,6 @@ def plan(
         memory = plan_of(newton, blocks, shape, None, progress)
     described = _described(blocks, settings, memory)
     again = described["bytes_read_again"]
-    size = sum(chunk.size for chunk in chunks)
     found = _forecast(trials, blocks.nnz, size, again, disk, settings)
     passes, work = _likely_passes(trials, blocks.nnz), work_of(blocks, problems)
     return described | found | _foresee(found, trials[-1], passes, work, is_first, may_switch)
@@ -193,11 +208,12 @@ def _trials(
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
     staying = memory.staying(range(len(memory.parts)))
+    attempt = _try if settings.penalty == "l2" else _try_sparse
     progress.start("measuring", None, "trials")
     for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
         began = clock()
         left = seconds - (began - begin)
-        trials.append(_try(store, settings, problems, some, staying, left))
+        trials.append(attempt(store, settings, problems, some, staying, left))
         progress.advance(len(trials))
         now = clock()
         if GROWTH * (now - began) > seconds - (now - begin):
@@ -229,6 +245,10 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
         parts=parts,
         cache_rows=math.ceil(kept * memory.cache_rows),
         cache_nnz=math.ceil(kept * memory.cache_nnz),
+        items={
+            name: math.ceil(kept * size) if name == "columns" else size
+            for name, size in memory.items.items()
+        },
     )
 
 
@@ -284,6 +304,51 @@ def _try(
         loaded_nnz=(passes + looks) * nnz,
         is_done=is_done,
         visits_a_pass=totals.visits / max(1, rows) / passes,
+    )
+
+
+def _try_sparse(
+    store: BlockStore,
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    memory: MemoryPlan,
+    staying: Sequence[int],
+    seconds: float,
+) -> Trial:
+    """Train a sparse model as `_try` does; with fewer rows, C is larger."""
+    end, gaps, work = clock() + seconds, list[float](), ColumnWork()
+    nnz = sum(part.nnz for part in memory.parts)
+    rows = sum(part.rows for part in memory.parts)
+    scale = store.n_rows / max(1, rows)
+    every = [
+        replace(one, cost=scale * one.cost, other=scale * one.other)
+        for one in sparse_problems(problems, settings)
+    ]
+    dtype = y_dtype(problems[0], store)
+    reads = ColumnPasses(store, memory, settings, every, Progress(), dtype, staying)
+    steps = ColumnSteps(reads, settings.tol, Progress(), lambda: clock() > end)
+    is_done = False
+    with reads.at_work():
+        while not is_done and len(gaps) < settings.max_passes and (not gaps or clock() < end):
+            steps.look("", lambda: None, len(gaps) + 1)
+            gaps.append(total_certificate(reads.fits).relative_gap)
+            is_done = gaps[-1] <= settings.tol
+            if not is_done:
+                work.add(steps.improve(gaps[-1], len(gaps)))
+    spent, passes = asdict(reads.seconds), len(gaps)
+    again = 1 - sum(memory.parts[k].nnz for k in staying) / max(1, nnz)
+    wait = spent["wait"] / (1 + (passes - 1) * again)  # to read all; `certify` includes it
+    return Trial(
+        nnz=nnz,
+        passes=float(passes) if is_done else _passes_in_all(gaps, settings.tol, passes),
+        seconds_a_pass=again * wait + (spent["certify"] - spent["wait"] + spent["solve"]) / passes,
+        seconds_to_decode=(1 - again) * wait,
+        seconds_a_look=0.0,  # every pass is one
+        seconds=spent,
+        visits_nnz=work.nonzeros,
+        loaded_nnz=passes * nnz,
+        is_done=is_done,
+        visits_a_pass=work.nonzeros / max(1, nnz) / passes,
     )
 
 

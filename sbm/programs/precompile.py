@@ -21,7 +21,7 @@ from sbm import compiled
 from sbm.engine.kernels import NEWTON, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import SbmError, SettingsError
+from sbm.errors import MemoryPlanError, SbmError, SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings
 
@@ -49,7 +49,11 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 _WITH_NEWTON = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
-_MORE = {"svr": {"loss": "squared_error", "task": "classification"}}
+_MORE = {
+    "svr": [{"loss": "squared_error", "task": "classification"}],
+    # Without an intercept, features have weights; in the least memory, columns are packed.
+    SPARSE: [_SETTINGS[SPARSE] | {"intercept": False, "mem": mem} for mem in ("2GB", "1MB")],
+}
 
 
 def precompile(
@@ -226,6 +230,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _stream(command.removeprefix(STREAM), value_type, folder)
     from sbm.programs.split import split
     from sbm.programs.train import train
+    from sbm.programs.training import newton
     from sbm.programs.tune import tune
 
     dtype = "float32" if value_type == "ones" else value_type
@@ -243,13 +248,24 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
         kernel = command.removesuffix(WEIGHTED).removesuffix(NEWTON)
-        for k, chosen in enumerate(filter(None, [_SETTINGS[kernel], _MORE.get(kernel)])):
+        if kernel == SPARSE:
+            # So that conjugate gradients follow.
+            setattr(importlib.import_module("sbm.solver.l1"), "_SWEEPS", 1)  # noqa: B010
+        for k, chosen in enumerate([_SETTINGS[kernel], *_MORE.get(kernel, [])]):
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})
             if command.endswith(WEIGHTED):
                 settings = replace(settings, weights=str(weights))
-            train(store, Path(folder, f"{command}-{k}.model"), settings)
+            path = Path(folder, f"{command}-{k}.model")
+            try:
+                train(store, path, settings)
+            except MemoryPlanError as error:
+                train(store, path, replace(settings, mem=error.least_bytes))
+            if NEWTON in command and LOSSES[settings.loss].kernel == "logistic":
+                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # conjugate gradients
+                train(store, path, settings, resume=False)
+                newton.MOST_FEATURES = most
     return None
 
 

@@ -166,17 +166,21 @@ class Columns:
     features : ndarray, shape (m,), int32
         In ascending order. The bias feature has no nonzeros here.
     starts : ndarray, shape (m + 1,), int64
-    rows : ndarray, shape (at least nnz,), int32
-    values : ndarray, like `rows`, or None
+    rows : ndarray, shape (nnz,), int32; or uint8
+        As in `sbm.solver.kernels.l1`.
+    values : ndarray, shape (nnz,), or None
     dense : int
         Column of the bias feature, or -1.
+    places : ndarray, shape (m,), int64, or None
+        Where the bytes of each column begin; None if `rows` are numbers.
     """
 
     features: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32] | npt.NDArray[np.uint8]
     values: npt.NDArray[np.floating] | None
     dense: int
+    places: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -184,7 +188,7 @@ class Columns:
     @property
     def arrays(self) -> tuple[Any, ...]:
         """The leading arguments of the kernels of columns, without the value of the bias."""
-        return self.starts, self.rows, self.values, self.dense
+        return self.starts, self.rows, self.places, self.values, self.dense
 
 
 @dataclass
@@ -197,21 +201,21 @@ class Scratch:
     ----------
     theta : ndarray, shape (n_rows,), float64
     H : ndarray, shape (n_rows,), float32
-    change : ndarray, shape (n_rows,), float32
-        -H X d.
+    model : ndarray, shape (2 n_rows,), float32
+        -H X d and H, alternately.
     step : ndarray, shape (n_rows,), float64
         X d.
     """
 
     theta: Floats
     H: npt.NDArray[np.float32]
-    change: npt.NDArray[np.float32]
+    model: npt.NDArray[np.float32]
     step: Floats
 
     @classmethod
     def of(cls, n_rows: int) -> Scratch:
         """Return arrays for so many rows."""
-        few = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
+        few = np.empty(n_rows, np.float32), np.empty(2 * n_rows, np.float32)
         return cls(np.empty(n_rows), *few, np.empty(n_rows))
 
 
@@ -397,14 +401,13 @@ class _Newton:
         rows = fit.problem.of_rows(self._fit.labels)
         self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
         self._loss, self._linear = map(float, self._sums)
-        place = (*self._columns.arrays, fit.problem.bias, scratch.theta, scratch.H)
+        place = (*self._columns.arrays, fit.problem.bias, scratch.theta)
         middle = int(np.searchsorted(self._columns.starts, self._columns.starts[-1] // 2))
 
         def differentiate(part: tuple[int, int]) -> None:
-            self._kernels.differentiate(*place, self._g, self._h, *part)
+            self._kernels.differentiate(*place, self._g, *part)
 
         list(self._spread(differentiate, [(0, middle), (middle, len(self._g))]))
-        self._h += fit.problem.l2 + _LEAST_CURVATURE
         self._work.nonzeros += int(self._columns.starts[-1])
 
     def relative_gap(self) -> float:
@@ -424,7 +427,12 @@ class _Newton:
         if total == 0:
             return False
         near = (violations > 0) | (w != 0) | (np.abs(g) > _NEAR * problem.l1)
-        self._minimise(np.flatnonzero(near).astype(np.int32), _INNER * total)
+        some = np.flatnonzero(near).astype(np.int32)
+        place = *self._columns.arrays, problem.bias, some
+        self._kernels.curvatures(*place, self._scratch.H, self._h)
+        self._h[some] += problem.l2 + _LEAST_CURVATURE
+        self._work.nonzeros += int(self._lengths[some].sum())
+        self._minimise(some, _INNER * total)
         return self._search()
 
     def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> None:
@@ -437,7 +445,8 @@ class _Newton:
         active, few = self._active, self._few
         active[:n] = chosen
         self._d[:] = 0.0
-        self._scratch.change[:] = 0.0
+        self._scratch.model[::2] = 0.0
+        self._scratch.model[1::2] = self._scratch.H
         self.gains[:] = 0.0
         limit, sweeps, begun = math.inf, 0, self._work.nonzeros
         while sweeps < _SWEEPS and not self._is_over():
@@ -489,7 +498,7 @@ class _Newton:
         place = (*self._columns.arrays, problem.bias, some)
         u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
         r, q = np.empty(len(some)), np.empty(len(some))
-        kernels.products(*place, scratch.change, r)
+        kernels.products(*place, scratch.model[::2].copy(), r)
         r += self._g[some]
         r -= problem.l1 * signs + problem.l2 * u
         slope, p = r.copy(), r / h
@@ -522,7 +531,7 @@ class _Newton:
             decrease = _dot(slope, new - u) - 0.5 * curve
             if decrease > 0:
                 self._d[some] = np.where(new == 0, -was, new - was)
-                scratch.change -= change
+                scratch.model[::2] -= change
                 return decrease
         return 0.0
 
@@ -533,7 +542,7 @@ class _Newton:
         problem, scratch = self._fit.problem, self._scratch
         free = self._columns.dense if problem.intercept else -1
         kept, moved, visited = self._kernels.sweep(
-            *self._columns.arrays, problem.bias, free, scratch.H, scratch.change, self._g, self._w,
+            *self._columns.arrays, problem.bias, free, scratch.model, self._g, self._w,
             self._d, self._h, problem.l2, problem.l1, self._box, active, m, limit, self._one,
             self._sums,
         )  # fmt: skip

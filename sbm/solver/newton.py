@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,9 @@ from sbm.solver.interior import Near, join, solve_near, vectors
 from sbm.solver.problem import Problem, Spread, decide
 from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
 
-__all__ = ["MARGIN_ROW", "HingeNewton", "Newton", "SmoothNewton", "WideNewton"]
+__all__ = [
+    "MARGIN_ROW", "Given", "HingeNewton", "Newton", "SmoothNewton", "WideNewton",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Item = TypeVar("Item")
@@ -138,9 +140,37 @@ def step_length(slope: Callable[[float], float]) -> float:
     return length
 
 
+def _inner(a: Floats, b: Floats) -> float:
+    """Return a·b without a copy, and without a BLAS."""
+    return float(np.einsum("i,i->", a, b))
+
+
 def _in_turn(parts: list[list[Item]]) -> list[Item]:
     """Return what each slice has, in turn."""
     return [one for some in zip(*parts, strict=True) for one in some]
+
+
+class Given(NamedTuple):
+    """What every method is given.
+
+    Attributes
+    ----------
+    problem : Problem
+    W : ndarray, shape (n_weights, 1), float64
+        The weights at which the next pass is; changed by `begin` and `move`.
+    W_alpha : ndarray, like W
+        Scratch; after `certificate`, Σ α s x.
+    spread : callable
+        Like the builtin `map`.
+    comm : Comm
+        Connects the ranks; each adds its own blocks.
+    """
+
+    problem: Problem
+    W: Floats
+    W_alpha: Floats
+    spread: Spread
+    comm: Comm
 
 
 class Newton(ABC):
@@ -148,15 +178,7 @@ class Newton(ABC):
 
     Parameters
     ----------
-    problem : Problem
-    W : ndarray, shape (n_weights, 1), float64
-        The weights at which the next pass is; changed by `begin` and `move`.
-    W_alpha : ndarray, like W
-        Scratch; after `finish`, Σ α s x.
-    spread : callable
-        Like the builtin `map`.
-    comm : Comm
-        Connects the ranks; each adds its own blocks.
+    given : Given
 
     Attributes
     ----------
@@ -168,9 +190,8 @@ class Newton(ABC):
 
     visits = 0
 
-    def __init__(
-        self, problem: Problem, W: Floats, W_alpha: Floats, spread: Spread, comm: Comm
-    ) -> None:
+    def __init__(self, given: Given) -> None:
+        problem, W, W_alpha, spread, comm = given
         self.problem, self.W, self._W_alpha = problem, W, W_alpha
         self.sums = Sums(len(W), problem.bias, spread, comm)
         self.base: Floats | None = None
@@ -260,25 +281,16 @@ class SmoothNewton(Newton):
 
     Parameters
     ----------
-    problem, W, W_alpha, spread, comm
-        As for `Newton`.
+    given : Given
     searches : bool
         Whether to find the length of each step with the rows added, which must stay in memory.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        W: Floats,
-        W_alpha: Floats,
-        spread: Spread,
-        comm: Comm,
-        searches: bool,
-    ) -> None:
-        super().__init__(problem, W, W_alpha, spread, comm)
+    def __init__(self, given: Given, searches: bool) -> None:
+        super().__init__(given)
         self._searches = searches
         self._rows: list[list[Rows]] = []  # by slice
-        self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(W)))
+        self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(self.W)))
         self.curvature = 0.0  # of all rows of the pass
         self.slope = 0.0  # of the objective at `base`, along W - base
 
@@ -417,24 +429,15 @@ class WideNewton(SmoothNewton):
 
     Parameters
     ----------
-    problem, W, W_alpha, spread, comm
-        As for `Newton`.
+    given : Given
     pause : callable
         Called after each visit of all rows; may raise an exception.
     """
 
     is_new = False  # the optimum of a few rows is far from that of all
 
-    def __init__(
-        self,
-        problem: Problem,
-        W: Floats,
-        W_alpha: Floats,
-        spread: Spread,
-        comm: Comm,
-        pause: Callable[[], None],
-    ) -> None:
-        super().__init__(problem, W, W_alpha, spread, comm, searches=True)
+    def __init__(self, given: Given, pause: Callable[[], None]) -> None:
+        super().__init__(given, searches=True)
         self._pause = pause
         self._curvatures: list[list[Floats]] = []
 
@@ -458,22 +461,24 @@ class WideNewton(SmoothNewton):
         """
         rows, curvatures = _in_turn(self._rows), _in_turn(self._curvatures)
         scale = 1.0 / (1.0 + _DIAGONAL * self.sums.add_up(self._H))
-        step, r = np.zeros(len(gradient)), -gradient
+        step, r, Q = np.zeros(len(gradient)), -gradient, 0.0
         z = scale * r
-        way, rz, Q = z.copy(), dot(r, z), 0.0
+        way, rz = z.copy(), _inner(r, z)
         for number in range(1, 1 + len(step)):
-            product = self.ridge * way + self.sums.multiply(rows, curvatures, way)
+            product = self.sums.multiply(rows, curvatures, way, self._slopes)
             self._pause()
-            length = rz / dot(way, product)
-            step += length * way
-            r -= length * product
-            gained, Q = Q, -0.5 * (dot(step, r) - dot(step, gradient))
+            product += np.multiply(self.ridge, way, out=z)  # new arrays would take longer
+            length = rz / _inner(way, product)
+            step += np.multiply(way, length, out=z)
+            product *= length
+            r -= product
+            gained, Q = Q, -0.5 * (_inner(step, r) - _inner(step, gradient))
             self.visits = number
             is_rough = _CLOSE * within < -Q and number * (gained - Q) <= -_FORCING * Q
-            if is_rough or 0.5 * dot(r, r) <= 0.1 * within or gained <= Q:
+            if is_rough or 0.5 * _inner(r, r) <= 0.1 * within or gained <= Q:
                 break
-            z = scale * r
-            rz, before = dot(r, z), rz
+            np.multiply(scale, r, out=z)
+            rz, before = _inner(r, z), rz
             way *= rz / before
             way += z
         return step
@@ -492,22 +497,13 @@ class HingeNewton(Newton):
 
     Parameters
     ----------
-    problem, W, W_alpha, spread, comm
-        As for `Newton`.
+    given : Given
     capacity : int
         Rows near a kink, in this rank.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        W: Floats,
-        W_alpha: Floats,
-        spread: Spread,
-        comm: Comm,
-        capacity: int,
-    ) -> None:
-        super().__init__(problem, W, W_alpha, spread, comm)
+    def __init__(self, given: Given, capacity: int) -> None:
+        super().__init__(given)
         self.capacity = capacity
         self.reach = _MOST  # distance from the kink up to which `alphas` has the rows
         self.limit = _MOST  # the same, of the rows being collected
@@ -516,7 +512,7 @@ class HingeNewton(Newton):
         self._near: dict[tuple[int, int], Near] = {}
         self._crossed = _Crossed()
         self._steps = np.zeros(len(_STEPS))
-        self._fixed = np.zeros((SLICES, len(W)))
+        self._fixed = np.zeros((SLICES, len(self.W)))
         self._constant = 0.0
 
     @property

@@ -82,9 +82,14 @@ class Sums:
             rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, out
         )
 
-    def multiply(self, pieces: Sequence[Rows], r: Sequence[Floats], v: Floats) -> Floats:
-        """Return Σ r_i x_i x_i'v over all rows of the pieces, given r of each piece."""
-        outs = np.zeros((SLICES, self.n_weights))
+    def multiply(
+        self, pieces: Sequence[Rows], r: Sequence[Floats], v: Floats, outs: Floats
+    ) -> Floats:
+        """Return Σ r_i x_i x_i'v over all rows of the pieces, given r of each piece.
+
+        `outs`, shape (SLICES, n_weights), is scratch, and has the result.
+        """
+        outs[:] = 0.0
 
         def work(k: int) -> None:
             for one, mine in list(zip(pieces, r, strict=True))[k::SLICES]:

@@ -23,6 +23,7 @@ from scripts.bench import (
     grid,
     kernel,
     memory,
+    newton,
     nightly,
     optima,
     plan,
@@ -38,7 +39,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, startup,
+    optima, ranks, sparse, newton, startup,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

@@ -239,7 +239,7 @@ class BarChart:
         ticks, bars = [], []
         for k, label in enumerate(self.labels):
             middle, below = round(LEFT + (k + 0.5) * room, 2), 0.0
-            if k % every == 0:
+            if k % every == 0 and middle + 4 * len(label) <= WIDTH:
                 ticks.append((middle, label))
             for number, (part, heights) in enumerate(self.parts.items()):
                 top, foot = y(below + heights[k]), y(below)

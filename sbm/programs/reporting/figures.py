@@ -51,6 +51,8 @@ class PassFigures:
         Since the start of the training.
     cached, free, zero : int
         Cached rows, and those among them that are free and at 0.
+    weights : int or None
+        Weights that are not 0, of a sparse model.
     resident : int
         Bytes of memory at the end of the pass.
     """
@@ -69,6 +71,7 @@ class PassFigures:
     cached: int
     free: int
     zero: int
+    weights: float | None
     resident: int
 
     @property
@@ -393,6 +396,7 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
         cached=_count(event, "cached_rows"),
         free=_count(event, "cached_free"),
         zero=_count({"cached_zero": 0, **event}, "cached_zero"),  # class blocks have no cache
+        weights=_optional(event, "nonzero_weights"),
         resident=_count(event, "resident_bytes"),
     )
 

@@ -250,6 +250,8 @@ def _progress_charts(axis: _Axis, runs: Runs) -> list[LineChart]:
             f"objective-{axis.name}", "Objective", label, "dual; hollow: certified primal",
             series(lambda one: one.dual) + series(lambda one: one.primal, "hollow"),
         ),
+        LineChart(f"weights-{axis.name}", "Weights that are not 0", label, "weights",
+                  series(lambda one: one.weights)),
     ]  # fmt: skip
     for metric in sorted({one.metric for _, run in runs for one in run.passes if one.metric}):
         scores = series(lambda one, of=metric: one.score if one.metric == of else None)  # type: ignore[misc]
@@ -441,12 +443,12 @@ def _figure_table(run: RunFigures) -> _Table:
         ])  # fmt: skip
     head = ["pass", "solver", "rounds", "seconds", "dual", "estimated gap", "certified gap",
             "score", *(f"{name}, s" for name in (*SECONDS, "load")),
-            "read", "cached", "free", "at 0", "memory"]  # fmt: skip
+            "read", "cached", "free", "at 0", "weights not 0", "memory"]  # fmt: skip
     return _Table(run.name, head, [
         [f"{one.number}", one.solver, f"{one.rounds}", f"{one.elapsed:.2f}", f"{one.dual:.8g}",
          _format(one.estimate), _format(one.certified_gap), _format(one.score, ".6g"),
          *(f"{one.seconds[name]:.3f}" for name in (*SECONDS, "load")),
          format_size(one.bytes_read), f"{one.cached:,}", f"{one.free:,}", f"{one.zero:,}",
-         format_size(one.resident)]
+         _format(one.weights, ",.0f"), format_size(one.resident)]
         for one in run.passes
     ])  # fmt: skip

@@ -25,7 +25,7 @@ from sbm.units import count, format_label, format_number
 
 __all__ = [
     "check_confusion", "check_output", "check_picture", "draw_charts", "draw_metric",
-    "write_confusion",
+    "path_charts", "write_confusion",
 ]  # fmt: skip
 
 _NAMED, _COUNTED = 60, 20  # most classes with names on the axes, and with counts in the cells
@@ -145,6 +145,8 @@ def _draw_series(axes: Any, one: Series) -> None:
 def draw_metric(report: dict[str, Any], path: str | Path) -> None:
     """Draw the metric of each fold and the means over C, with the best C marked.
 
+    For sparse models, two more charts show the weights that are not 0 and the certified gap.
+
     Parameters
     ----------
     report : dict
@@ -174,7 +176,18 @@ def draw_metric(report: dict[str, Any], path: str | Path) -> None:
         "C", f"{metric} of held-out rows",
         [one for one in series if one.points], x_log=True,
     )  # fmt: skip
-    draw_charts([chart], path)
+    draw_charts([chart, *path_charts(rows)], path)
+
+
+def path_charts(rows: Sequence[dict[str, Any]]) -> Iterator[LineChart]:
+    """Yield the charts that only the path of sparse models has."""
+    for name, title in (
+        ("n_nonzero", "weights that are not 0"), ("relative_gap", "certified relative gap")
+    ):  # fmt: skip
+        points = [(row["C"], row[name]) for row in rows if "n_nonzero" in row and row[name]]
+        if points:
+            lines = [Series("", 0, points)]
+            yield LineChart(name, title, "C", title, lines, x_log=True, y_log=True)
 
 
 def _figure(width: float, height: float) -> Any:

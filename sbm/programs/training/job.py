@@ -20,14 +20,13 @@ from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
-    MOST_FEATURES,
     check_memory_of_products,
     first_solver,
     is_wide,
     near_bytes,
-    newton_refusal,
     refuse_newton,
     starts_with_newton,
+    suits_newton,
 )  # fmt: skip
 from sbm.programs.training.ranks import (
     StatusFile,
@@ -202,8 +201,7 @@ class TrainingPlan:
             self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
-        # With several ranks only one of them ran out; sparse models cannot take over a run.
-        self.may_plan_with_less = self.comm.size == 1 and self.settings.penalty == "l2"
+        self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
@@ -272,13 +270,14 @@ class TrainingPlan:
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
         other = replace(self.settings, solver="newton")
-        if newton_refusal(other) or self.store.n_features > MOST_FEATURES:
+        if not suits_newton(other, self.store, self.comm.size):
             return False
         problems = WorkShare.of(self.comm, other, self.store).problems
         bound = self.bound
         if self.validation is not None:
             bound = (bound or self.settings.mem_bytes) - self.validation.n_bytes
-        return not any_of(self.comm, not fits_newton(other, self.store, problems, bound))[0]
+        fits = fits_newton(other, self.store, problems, bound, self.reserved)
+        return not any_of(self.comm, not fits)[0]
 
     def _refuse_in_many(self) -> None:
         """Check for options that need a single process.
@@ -400,6 +399,8 @@ class TrainingPlan:
         if self.carried is not None:
             return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
+            if self.settings.penalty != "l2":  # whose state has no rows
+                return StartPoint(Run.read(self.folder))
             problems = self.share.problems
             return StartPoint(
                 earlier=PreviousRun([self.folder], self.store, self.settings, problems)

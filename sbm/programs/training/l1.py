@@ -44,8 +44,8 @@ __all__ = [
 # Settings of the cache of rows, and of trainings that sparse models do not have.
 _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
-# otherwise at this share of the last gap.
-_WITHIN, _SHRINK, _OF_GAP = 0.5, 0.3, 0.1
+# otherwise at this share of the last gap, and not below this share of the tolerance.
+_WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
 _FIRST = 0.1
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
@@ -172,11 +172,20 @@ class ColumnSteps:
         """Whether the chosen columns are in memory."""
         return np.array_equal(self._reads.columns.features, self.chosen)
 
+    def look(self, what: str, after_block: Callable[[], None], number: int) -> int | None:
+        """Run a pass from its number; return the rows with θ ≠ 0, None if weights are still 0.
+
+        With weights of 0, the second pass would find the slopes of the first one.
+        """
+        looks = number != 2 or any(fit.w.any() for fit in self._reads.fits)
+        support = self.read(what, after_block, number, looks)
+        return support if looks else None
+
     def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
         """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
         return self._reads.read(
-            what, after_block, looks=looks, sizes=self.sizes if number == 1 else None,
-            collect=None if self.is_in_memory else self.chosen, counts=self.sizes.counts,
+            what, after_block, looks=looks, sizes=self.sizes, counts=not self.sizes.counts.any(),
+            collect=None if self.is_in_memory else self.chosen,
         )  # fmt: skip
 
     def improve(self, relative_gap: float, number: int) -> Work:
@@ -185,7 +194,7 @@ class ColumnSteps:
         sizes = reads.column_sizes(self.sizes)
         work, gains = Work(), np.zeros(len(columns))
         if len(columns):
-            within = _OF_GAP * relative_gap
+            within = max(_OF_GAP * relative_gap, _LEAST * self._tol)
             if len(columns) == np.count_nonzero(sizes):
                 within = self._tol * _WITHIN * _SHRINK**self.solves
                 if self.solves == 0 and len(reads.fits) > AT_ONCE:  # a start for every class
@@ -278,12 +287,8 @@ class _SparseTraining:
         """Read all rows, certify the model, and improve it unless this is the last pass."""
         state, settings = self._state, self._settings
         state.passes += 1
-        # All weights are still 0: the second pass would find the slopes of the first one.
-        is_second = state.passes == 2 and not any(fit.w.any() for fit in self.fits)
-        support = self._steps.read(
-            f"pass {state.passes}", self._stop_if_asked, state.passes, looks=not is_second
-        )
-        if not is_second:
+        support = self._steps.look(f"pass {state.passes}", self._stop_if_asked, state.passes)
+        if support is not None:
             state.certificate = total_certificate(self.fits, support)
         certificate = state.certificate
         assert certificate is not None
@@ -315,6 +320,8 @@ class _SparseTraining:
         state.is_done = is_last or is_stuck
         self._log(work)
         self._commit()
+        if not state.is_done and self._job.is_too_large():
+            raise MemoryError
 
     def _say_least_cost(self) -> None:
         """If all weights are 0 at the optimum, report the smallest C at which they are not."""
@@ -344,7 +351,7 @@ class _SparseTraining:
         state = self._state
         with self._reads.seconds.measure("write"):
             arrays: dict[str, npt.NDArray[Any]] = {
-                "counts": self._steps.sizes.counts, "squares": self._steps.sizes.squares,
+                **asdict(self._steps.sizes),
                 "seen": self._steps.seen, "chosen": self._steps.chosen,
                 "bounds": np.array([fit.bound for fit in self.fits]),
             }  # fmt: skip
@@ -366,8 +373,11 @@ class _SparseTraining:
             steps, validation = self._steps, self._job.validation
             if validation is not None and state.best is not None:
                 validation.restore(state.best, self._run)
-            steps.sizes = FeatureSizes(arrays["counts"].copy(), arrays["squares"].copy())
-            steps.seen, steps.chosen = arrays["seen"].copy(), arrays["chosen"].copy()
+            steps.seen = arrays["seen"].copy()
+            if record["shape"] == self._job.itself["shape"]:  # the same order of rows
+                names = [one.name for one in fields(FeatureSizes)]
+                steps.sizes = FeatureSizes(*(arrays[name].copy() for name in names))
+                steps.chosen = arrays["chosen"].copy()
             steps.solves = state.solves
             for k, fit in enumerate(self.fits):
                 fit.w[:], fit.g[:] = arrays[f"w-{k}"], arrays[f"g-{k}"]

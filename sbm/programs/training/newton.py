@@ -17,15 +17,15 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "MOST_FEATURES", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
+    "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
     "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
-    "refuse_newton", "starts_with_newton", "work_of",
+    "refuse_newton", "starts_with_newton", "suits_newton", "work_of",
 ]  # fmt: skip
 
-MOST_FEATURES = 5000  # with which `auto` considers Newton's method
+MOST_FEATURES = 5000  # with which a matrix is considered
 
-_FEW_PASSES = 4  # of coordinate descent, on easy data
-_LEAST_PIECE = 500  # rows
+_FEW_ROUNDS = 14  # of coordinate descent, on easy data
+_LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 _MOST_SHARE = 0.5  # of the memory, of the matrices
@@ -51,6 +51,15 @@ def newton_refusal(settings: Settings) -> str:
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
     return ""
+
+
+def suits_newton(settings: Settings, store: BlockStore, processes: int = 1) -> bool:
+    """Return whether `auto` considers Newton's method."""
+    if newton_refusal(settings):
+        return False
+    # Kinks in the derivative make conjugate gradients slow.
+    suits = processes == 1 and not settings.calibrate and not LOSSES[settings.loss].rests
+    return suits or store.n_features <= MOST_FEATURES
 
 
 def refuse_newton(settings: Settings) -> None:
@@ -142,16 +151,18 @@ def _near_row(store: BlockStore) -> int:
 
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
-    room = max(0, plan.left) // (n_problems * _near_row(store)) - min(
-        plan.part_rows, piece_rows(store)
-    )
-    # The weights of a sample of n rows miss decision values by about the root of weights / n.
     sample = min(plan.part_rows, piece_rows(store))
+    room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
+    # Alone an intercept may put all rows of the most frequent class at their kink.
+    wanted = store.n_rows if intercept else _rows_near(store, sample)
+    return max(1000, min(room, max(wanted, _LEAST_NEAR)))
+
+
+def _rows_near(store: BlockStore, sample: int) -> int:
+    """Return how many rows may be near a kink at the weights of a sample."""
+    # The weights of a sample of n rows miss decision values by about the root of weights / n.
     share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
-    if intercept:  # alone it may put all rows of the most frequent class at their kink
-        share = 1.0
-    wanted = max(int(share * store.n_rows), _LEAST_NEAR)
-    return max(1000, min(room, wanted))
+    return max(int(share * store.n_rows), _LEAST_NEAR)
 
 
 def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
@@ -163,12 +174,18 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
         return False
     labels = len(store.labels or [])
     problems = labels if labels > 2 else 1
-    work = Work(store.n_rows, store.nnz, store.n_features, problems, smooth=True)
-    return work.newton_pays(_FEW_PASSES, 2 * store.n_rows * problems)
+    iterates = loss.kernel == "logistic"
+    sample = min(store.n_rows, piece_rows(store))
+    work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
+    return work.newton_pays(1, _FEW_ROUNDS * store.n_rows * problems)
 
 
 def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     """Return what passes of a training cost."""
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
-    weights = store.n_features + (first.bias > 0)
-    return Work(store.n_rows, store.nnz, weights, outputs, is_smooth(first.loss), first.listed)
+    sample = max(1, min(store.n_rows, piece_rows(store)))
+    near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
+    if near == 0 and store.n_features > MOST_FEATURES:
+        sample = 0  # products instead of a matrix
+    weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
+    return Work(store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates)

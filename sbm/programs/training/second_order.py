@@ -15,20 +15,20 @@ from sbm.engine.certificate import visit_all
 from sbm.engine.clock import clock
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
+from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
 from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import HingeNewton, Newton, SmoothNewton, WideNewton
+from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
 from sbm.solver.step import Totals
 
 __all__ = ["NewtonPasses", "NewtonSteps"]
 
 _PIECES = 64  # more than the pieces of a block
-_LARGE_SAMPLE = 100  # rows per weight
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -63,16 +63,16 @@ class NewtonSteps:
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
-            arguments = problem, solver.W, solver.W_seen, engine.team.map, engine.comm
+            given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
             if is_wide:
-                self.methods.append(WideNewton(*arguments, engine.pauses.after_look))
+                self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
-                self.methods.append(SmoothNewton(*arguments, searches))
+                self.methods.append(SmoothNewton(given, searches))
             else:
                 capacity = near_capacity(
                     engine.store, engine.plan, len(engine.learners), problem.intercept
                 )
-                self.methods.append(HingeNewton(*arguments, capacity))
+                self.methods.append(HingeNewton(given, capacity))
         # By learner: the certificate at its base, and the last one of those that converged.
         self._is_stored = False
         self.best: dict[int, Certificate] = {}
@@ -191,7 +191,7 @@ class NewtonPasses(NewtonSteps):
         is_alone = not training.spare_learners and not isinstance(settings.validate, float)
         searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
-        is_large = piece_rows(job.store) >= _LARGE_SAMPLE * len(training.solvers[0].W)
+        is_large = piece_rows(job.store) >= LARGE_SAMPLE * len(training.solvers[0].W)
         wide = is_alone and is_wide(settings, job.store, training.problems)
         super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
         self._training = training

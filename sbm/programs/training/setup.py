@@ -124,7 +124,7 @@ def plan_of(
     progress : Progress, optional
         Receives a note if the limit of the system applies.
     reserved : int
-        See `plan_training`.
+        See `plan_training` and `plan_columns`.
 
     Returns
     -------
@@ -141,7 +141,8 @@ def plan_of(
 
     def plan(mem: int) -> MemoryPlan:
         if settings.penalty != "l2":
-            return plan_columns(store, mem, shape, has_weights(settings, store), settings.intercept)
+            is_weighted = has_weights(settings, store)
+            return plan_columns(store, mem, shape, is_weighted, settings.intercept, reserved)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
@@ -152,16 +153,20 @@ def plan_of(
 
 
 def fits_newton(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], bound: int | None = None
+    settings: Settings,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    bound: int | None = None,
+    reserved: int = 0,
 ) -> bool:
-    """Return whether Newton's method and its matrix fit into memory."""
-    if is_wide(settings, store, problems):
-        return False
+    """Return whether Newton's method fits into memory: its matrix, or else all rows."""
     try:
-        plan_of(settings, store, shape_of(settings, store, problems), bound)
+        shape = shape_of(settings, store, problems)
+        plan = plan_of(settings, store, shape, bound, reserved=reserved)
     except MemoryPlanError:
         return False
-    return True
+    missing = plan.missing(range(len(plan.parts)), reserved)
+    return not is_wide(settings, store, problems) or missing <= 0
 
 
 def time_left(settings: Settings, begin: float) -> float:

@@ -375,7 +375,7 @@ class Training:
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= self.settings.max_passes
-        pays = work_of(store, self.problems).newton_pays(left, visits, is_enough)
+        pays = work_of(store, self.problems).newton_pays(left, visits, is_enough, state.passes)
         if not pays or not job.can_switch():
             return None
         job.begin, state.seconds = self.begin, asdict(self.seconds)
@@ -411,11 +411,15 @@ class Training:
         """Return the rounds of the next pass."""
         spent, state = self.spent(), self.state
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
-        return choose_rounds(
+        rounds = choose_rounds(
             self.settings.rounds, len(self.job.plan.parts), state.rounds, last,
             self.problems[0].listed, state.is_warm, self.job.share.adding.size,
             whole=self.engine.whole_work,
         )  # fmt: skip
+        if self.settings.rounds != "auto" or not self.engine.whole_work or self.job.comm.size > 1:
+            return rounds
+        trial = work_of(self.job.store, self.problems).trial_rounds(state.passes)
+        return trial if trial < rounds and self.job.can_switch() else rounds
 
     def spent(self) -> dict[str, float]:
         """Return the seconds since the start of the last pass, by activity."""

@@ -33,7 +33,9 @@ to its optimum, so that both are equal except for rounding.
 Columns are given as ::
 
     starts     (m + 1,) int64: column k has nonzeros starts[k] to starts[k + 1]
-    rows       int32
+    rows       int32; or uint8, the differences of consecutive rows, 7 bits a byte, lowest first;
+               all bytes of a difference but its last have 128 added
+    places     None; or (m,) int64, where the bytes of a column begin
     values     float32 or float64; None if all are 1
     dense      the column of the bias feature, whose value is `bias` in every row; -1 for none
 
@@ -48,8 +50,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "center", "collect", "count", "differentiate", "dual", "linearize", "losses_along", "movers",
-    "multiply", "products", "sweep", "visit",
+    "center", "collect", "count", "curvatures", "differentiate", "dual", "linearize",
+    "losses_along", "movers", "multiply", "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -57,6 +59,7 @@ TARGETS = -2  # `positive` if y has targets
 _SUM = {"reassoc", "contract"}  # sums in any order, fixed in the machine code
 _TINY = 1e-300
 _52 = np.int64(52)
+_LOW, _ONE, _TWO = np.uint64(127), np.uint64(1), np.uint64(2)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -111,8 +114,12 @@ def _entropy(q):
 
 
 @njit(nogil=True, error_model="numpy")
-def count(starts, lengths, indices, values, bias, counts, squares):
-    """Add the number of nonzeros and the sum of squares of each feature."""
+def count(starts, lengths, indices, values, bias, first, counts, squares, sizes, last):
+    """Add the number of nonzeros and the sum of squares of each feature.
+
+    If `last` is not None, it has the last row of each feature, and `sizes` gets the bytes of the
+    differences of rows; `first` is the first row's number.
+    """
     for i in range(len(starts)):
         begin = np.uint64(starts[i])
         for p in range(begin, begin + np.uint64(lengths[i])):
@@ -120,6 +127,13 @@ def count(starts, lengths, indices, values, bias, counts, squares):
             v = 1.0 if values is None else np.float64(values[p])
             counts[j] += 1
             squares[j] += v * v
+            if last is not None:
+                gap = first + i - last[j]
+                last[j] = first + i
+                sizes[j] += 1
+                while gap >= 128:
+                    gap >>= 7
+                    sizes[j] += 1
     if bias > 0.0:
         counts[len(counts) - 1] += len(starts)
         squares[len(counts) - 1] += bias * bias * len(starts)
@@ -146,10 +160,11 @@ def visit(
 
 
 @njit(nogil=True, error_model="numpy")
-def collect(starts, lengths, indices, values, first, column, ends, rows, kept):
+def collect(starts, lengths, indices, values, first, column, ends, places, last, rows, kept):
     """Append the nonzeros of chosen features to their columns; `first` is the first row's number.
 
-    `column` has the column of each feature, or -1; `ends` the end of each column.
+    `column` has the column of each feature, or -1; `ends` the end of each column; `places` that of
+    its bytes, or None, and `last` its last row.
     """
     for i in range(len(starts)):
         begin = np.uint64(starts[i])
@@ -157,7 +172,17 @@ def collect(starts, lengths, indices, values, first, column, ends, rows, kept):
             k = column[np.uint32(indices[p])]
             if k >= 0:
                 place = ends[np.uint32(k)]
-                rows[np.uint64(place)] = first + i
+                if places is None:
+                    rows[np.uint64(place)] = first + i
+                else:
+                    gap, at = first + i - last[np.uint32(k)], places[np.uint32(k)]
+                    last[np.uint32(k)] = first + i
+                    while gap >= 128:
+                        rows[np.uint64(at)] = np.uint8(128 | (gap & 127))
+                        at += 1
+                        gap >>= 7
+                    rows[np.uint64(at)] = np.uint8(gap)
+                    places[np.uint32(k)] = at + 1
                 if values is not None:
                     kept[np.uint64(place)] = values[p]
                 ends[np.uint32(k)] = place + 1
@@ -243,46 +268,75 @@ def dual(z, y, weights, kind, positive, cost, other, s, up, down, sums):
 # ------------------------------------------------------------------------------------- columns
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _first(places, k):
+    """Return where the bytes of a column begin."""
+    return np.uint64(0) if places is None else np.uint64(places[k])
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _next(rows, places, a, at, before):
+    """Return the row of nonzero `a`, which follows `before`, and where the next one's bytes are."""
+    if places is None:
+        return np.uint64(np.uint32(rows[a])), at
+    byte = np.uint64(rows[at])
+    gap, shift = byte & _LOW, np.uint64(7)
+    at += _ONE
+    while byte > _LOW:
+        byte = np.uint64(rows[at])
+        gap |= (byte & _LOW) << shift
+        shift += np.uint64(7)
+        at += _ONE
+    return before + gap, at
+
+
 @njit(nogil=True, error_model="numpy", forceinline=True, fastmath=_SUM)
-def _product(starts, rows, values, k, dense, bias, e):
-    """Return e · x_k."""
+def _product(starts, rows, places, values, k, dense, bias, e, by):
+    """Return e · x_k, where every by-th number of the array belongs to a row."""
     s = 0.0
     if k == dense:
-        for i in range(len(e)):
-            s += np.float64(e[i])
+        for i in range(len(e) // by):
+            s += np.float64(e[by * i])
         return s * bias
-    begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
-    if values is None:
-        for p in range(begin, end):
-            s += np.float64(e[np.uint32(rows[p])])
-    else:
-        for p in range(begin, end):
-            s += np.float64(values[p]) * e[np.uint32(rows[p])]
+    at, i, by = _first(places, k), np.uint64(0), np.uint64(by)
+    for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+        i, at = _next(rows, places, p, at, i)
+        one = np.float64(e[by * i])
+        s += one if values is None else np.float64(values[p]) * one
     return s
 
 
 @njit(nogil=True, error_model="numpy")
-def differentiate(starts, rows, values, dense, bias, theta, H, g, h, first, end):
-    """Write θ·x_k and Σ_i H_i x_ik² of the columns from `first` to `end`."""
+def differentiate(starts, rows, places, values, dense, bias, theta, g, first, end):
+    """Write θ·x_k of the columns from `first` to `end`."""
     for k in range(first, end):
-        g[k] = _product(starts, rows, values, k, dense, bias, theta)
+        g[k] = _product(starts, rows, places, values, k, dense, bias, theta, 1)
+
+
+@njit(nogil=True, error_model="numpy")
+def curvatures(starts, rows, places, values, dense, bias, some, H, h):
+    """Write Σ_i H_i x_ik² of some columns."""
+    for a in range(len(some)):
+        k = some[a]
         if values is None or k == dense:
-            h[k] = _product(starts, rows, values, k, dense, bias, H)
+            h[k] = _product(starts, rows, places, values, k, dense, bias, H, 1)
             if k == dense:
                 h[k] *= bias
         else:
             q = 0.0
+            at, i = _first(places, k), np.uint64(0)
             for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+                i, at = _next(rows, places, p, at, i)
                 v = np.float64(values[p])
-                q += v * v * H[np.uint32(rows[p])]
+                q += v * v * H[i]
             h[k] = q
 
 
 @njit(nogil=True, error_model="numpy")
-def products(starts, rows, values, dense, bias, some, e, out):
+def products(starts, rows, places, values, dense, bias, some, e, out):
     """Write e · x_k of some columns."""
     for a in range(len(some)):
-        out[a] = _product(starts, rows, values, some[a], dense, bias, e)
+        out[a] = _product(starts, rows, places, values, some[a], dense, bias, e, 1)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -292,29 +346,27 @@ def _minimum(best, part):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _descend(starts, rows, values, k, dense, bias, H, step, e):
+def _descend(starts, rows, places, values, k, dense, bias, step, model):
     """Add -step H x_k to e."""
     if k == dense:
-        for i in range(len(e)):
-            e[i] -= step * bias * H[i]
+        for i in range(len(model) // 2):
+            model[2 * i] -= step * bias * model[2 * i + 1]
         return
-    begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
-    if values is None:
-        for p in range(begin, end):
-            i = np.uint32(rows[p])
-            e[i] -= step * H[i]
-    else:
-        for p in range(begin, end):
-            i = np.uint32(rows[p])
-            e[i] -= step * np.float64(values[p]) * H[i]
+    at, i = _first(places, k), np.uint64(0)
+    for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+        i, at = _next(rows, places, p, at, i)
+        change = step * model[_TWO * i + _ONE]
+        model[_TWO * i] -= change if values is None else change * np.float64(values[p])
 
 
 @njit(nogil=True, error_model="numpy")
 def sweep(
-    starts, rows, values, dense, bias, free, H, e, g, w, d, h, ridge, lasso, box, active, m, limit,
-    gain, sums,
+    starts, rows, places, values, dense, bias, free, model, g, w, d, h, ridge, lasso, box, active,
+    m, limit, gain, sums,
 ):  # fmt: skip
     """Visit the columns active[:m] once; keep those that may still move at the front.
+
+    `model` has e and H, alternately: a visit needs both, and finds them side by side.
 
     The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
     product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
@@ -332,7 +384,7 @@ def sweep(
         k = active[a]
         l1, l2 = (lasso, ridge) if k != free else (0.0, 0.0)
         now = w[k] + d[k]
-        G = g[k] + _product(starts, rows, values, k, dense, bias, e) - l2 * now
+        G = g[k] + _product(starts, rows, places, values, k, dense, bias, model, 2) - l2 * now
         visited += starts[k + 1] - starts[k]
         gain[k] = 0.0
         if now == 0.0:
@@ -355,7 +407,7 @@ def sweep(
             if new == 0.0:
                 d[k] = -w[k]
             gain[k] = 0.5 * h[k] * step * step
-            _descend(starts, rows, values, k, dense, bias, H, step, e)
+            _descend(starts, rows, places, values, k, dense, bias, step, model)
             visited += starts[k + 1] - starts[k]
             moved += 1
     sums[0], sums[1] = total, worst
@@ -406,7 +458,7 @@ def movers(starts, active, m, gain, share, room, grades, out):
 
 
 @njit(nogil=True, error_model="numpy")
-def multiply(starts, rows, values, dense, bias, some, d, out):
+def multiply(starts, rows, places, values, dense, bias, some, d, out):
     """Write Σ_a d_a x_k over some columns k to `out`."""
     out[:] = 0.0
     for a in range(len(some)):
@@ -417,10 +469,7 @@ def multiply(starts, rows, values, dense, bias, some, d, out):
             for i in range(len(out)):
                 out[i] += step * bias
             continue
-        begin, end = np.uint64(starts[k]), np.uint64(starts[k + 1])
-        if values is None:
-            for p in range(begin, end):
-                out[np.uint32(rows[p])] += step
-        else:
-            for p in range(begin, end):
-                out[np.uint32(rows[p])] += step * np.float64(values[p])
+        at, i = _first(places, k), np.uint64(0)
+        for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+            i, at = _next(rows, places, p, at, i)
+            out[i] += step if values is None else step * np.float64(values[p])

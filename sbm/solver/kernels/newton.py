@@ -62,6 +62,8 @@ def multiply(starts, lengths, indices, values, bias, r, v, out):
 def add_squares(starts, lengths, indices, values, bias, r, out):
     """Add Σ r_i x_i², by weight, to `out`, shape (n_weights,)."""
     for i in range(np.uint64(len(starts))):
+        if r[i] == 0.0:
+            continue
         begin = np.uint64(starts[i])
         for p in range(begin, begin + np.uint64(lengths[i])):
             x = 1.0 if values is None else np.float64(values[p])

@@ -1,0 +1,119 @@
+"""Benchmark of second-order training: passes, CPU time and memory of each solver and LIBLINEAR."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench.optima import read_optima, write_text
+from scripts.bench.peers import Liblinear
+from scripts.bench.registry import Registry, benchmark
+from scripts.bench.tools import BenchError, Report, run_process, sbm_command, sizes, tell
+from scripts.bench.weights import objective, read_liblinear, read_ours
+
+BENCHMARKS: Registry = {}
+LOSSES = {"squared_hinge": 2, "log_loss": 0, "hinge": 3}  # LIBLINEAR's -s
+SETS = ["a9a", "phishing", "w8a", "letter", "pendigits", "income", "table"]
+COSTS = [0.1, 1.0, 10.0, 100.0, 1000.0]
+FIRM, FEATURES, AT_A_TIME = 1e-6, 30, 100_000
+NOT_CONVERGED = 3
+
+
+@benchmark(
+    BENCHMARKS, runs=0,
+    options={"reference": None, "sets": SETS, "losses": list(LOSSES), "costs": COSTS,
+             "liblinear_train": None, "tol": 1e-3, "e": 1e-3, "rows": 200_000, "seconds": 30.0},
+    quick={"sets": ["income"], "costs": [1.0], "seconds": 1.0},
+)  # fmt: skip
+def newton(args: argparse.Namespace, report: Report) -> None:
+    """Second-order training beside dual coordinate descent and LIBLINEAR, from text to model.
+
+    Seconds are CPU time of the whole process. dual, newton, auto: the solvers of sbm, to --tol;
+    dual and auto end after --seconds. passes to 1e-6 are those of newton. above: primal of newton,
+    less that of reference.json, relative to it. LIBLINEAR: -s 2, -s 0 and -s 3 with -e; its
+    objective less that of newton, both computed from the text.
+
+    income has an age, an income of about 50,000 and a city, not scaled; table has 30 real columns.
+    """
+    optima = {} if args.reference is None else read_optima(args.reference)
+    for name in args.sets:
+        text = args.folder / f"{name}.svm"
+        if name == "income":
+            _write_income(text)
+        elif name == "table":
+            _write_table(text, args.rows)
+        elif args.reference is None:
+            raise BenchError("give --reference FOLDER")
+        else:
+            write_text(args.reference, name, text)
+        for loss in args.losses:
+            known = {one["C"]: one["primal"] for one in optima.get(name, {}).get(loss, [])}
+            for C in args.costs:
+                report.rows.append(_compare(args, text, loss, C, known.get(C)))
+                tell(str(report.rows[-1]))
+                if args.prefix is not None:
+                    report.write(args.prefix)
+        text.unlink()
+
+
+def _compare(
+    args: argparse.Namespace, text: Path, loss: str, C: float, optimum: float | None
+) -> dict[str, Any]:
+    """Train all programs."""
+    ours, theirs = args.folder / "m.model", args.folder / "liblinear.model"
+    words = ["train", text, "--loss", loss, "-C", C, "-o", ours, "--fresh", "--json", "--solver"]
+    row: dict[str, Any] = {"data": text.stem, "loss": loss, "C": C}
+    limits = ["--time-limit", f"{args.seconds}s"]
+    for solver in ("dual", "auto", "newton"):
+        limit = [] if solver == "newton" else limits
+        command = sbm_command(*words, solver, "--tol", args.tol, *limit)
+        done = run_process(command, codes=(0, NOT_CONVERGED))
+        found = done.json()
+        row[f"passes of {solver}"] = found["passes"] if found["converged"] else "not converged"
+        row[f"seconds of {solver}"] = done.cpu_seconds
+    row["memory of newton"] = sizes(done.peak_bytes)
+    model = read_ours(ours)
+    row["above"] = "" if optimum is None else f"{found['primal'] / optimum - 1:.1e}"
+    firm = run_process(sbm_command(*words, "newton", "--tol", FIRM), codes=(0, NOT_CONVERGED))
+    row["passes to 1e-6"] = firm.json()["passes"]
+    peer = Liblinear(args, C, solver=LOSSES[loss]).run(text, theirs, args.e)
+    value = objective(text, loss, C, model)
+    more = objective(text, loss, C, read_liblinear(theirs)) / value - 1
+    better = min(
+        row[f"seconds of {solver}"]
+        for solver in ("dual", "newton")
+        if row[f"passes of {solver}"] != "not converged" or solver == "newton"
+    )  # fmt: skip
+    is_done = row["passes of auto"] != "not converged"
+    return row | {
+        "seconds of LIBLINEAR": peer.cpu_seconds, "memory of LIBLINEAR": sizes(peer.peak_bytes),
+        "LIBLINEAR's objective above": f"{more:.1e}",
+        "newton / LIBLINEAR": row["seconds of newton"] / peer.cpu_seconds,
+        "auto / better": row["seconds of auto"] / better if is_done else "",
+    }  # fmt: skip
+
+
+def _write_income(text: Path, n: int = 20_000) -> None:
+    random = np.random.default_rng(0)
+    age, city = random.integers(18, 81, n), random.integers(0, 10, n)
+    income = random.normal(50_000, 15_000, n).round(2)
+    scores = (age - 45) / 20 + (income - 50_000) / 12_000 + (city - 4.5) / 7.5
+    labels = np.where(scores + 0.8 * random.logistic(size=n) > 0, 1, -1)
+    text.write_text(
+        "".join(
+            f"{y} 1:{a} 2:{i} {3 + c}:1\n"
+            for y, a, i, c in zip(labels, age, income, city, strict=True)
+        )
+    )
+
+
+def _write_table(text: Path, n: int) -> None:
+    random = np.random.default_rng(1)
+    w = random.normal(size=FEATURES)
+    line = "{:.0f} " + " ".join(f"{k + 1}:{{:.4g}}" for k in range(FEATURES)) + "\n"
+    with text.open("w", encoding="ascii") as out:
+        for first in range(0, n, AT_A_TIME):
+            X = random.normal(size=(min(AT_A_TIME, n - first), FEATURES)).round(4)
+            y = np.where(X @ w + 2 * random.logistic(size=len(X)) > 0, 1.0, -1.0)
+            out.writelines(line.format(*row) for row in np.column_stack([y, X]))
