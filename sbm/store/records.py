@@ -153,7 +153,7 @@ _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer 
 }  # fmt: skip
 _SUMS: Table = {"rows": _count, "correct": _count, "loss": _number}
 _STREAM: Table = {
-    "options": dict, "inputs": [str],
+    "options": {"classes?": (None, [_number]), "*": lambda value: True}, "inputs": [str],
     "learner": {"rows": _count, "outputs": [_count], "listed": bool, "positive": (None, int)},
     "needs": _NEEDS, "seen": _NEEDS,
     "sources": [{
