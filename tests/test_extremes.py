@@ -54,7 +54,7 @@ def test_converged_holds_in_exact_arithmetic(tmp_path, loss, scale, tol):
     """If the last bit of a margin costs more than the objective, nothing is converged."""
     store = separable(tmp_path, scale)
     with watch_certificates() as found:
-        _, report, _ = fit(store, loss=loss, C=1e10, tol=tol, max_passes=40)
+        _, report, _ = fit(store, loss=loss, C=1e10, tol=tol, max_passes=40, solver="dual")
     bounds = exact_bounds(found[-1])
     assert 0 <= bounds.gap <= Fraction(report["gap"])
     assert bounds.relative_gap <= tol or not report["converged"]
