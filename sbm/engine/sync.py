@@ -75,7 +75,7 @@ class Combiner:
     def __init__(self, comm: Comm, problem: AnyProblem, W: Floats) -> None:
         self._comm, self._problem, self._W = comm, problem, W
         self._kernels = load("sbm.solver.kernels.changes")
-        self._permute = load("sbm.solver.kernels.common").permute
+        self._common = load("sbm.solver.kernels.common")
         self._base = np.empty_like(W)
         n, outputs = W.shape
         self._code = np.zeros(n, np.uint8)
@@ -114,15 +114,15 @@ class Combiner:
         total = since = np.zeros(0)
         for turn in range(how.rounds):
             gap, updates = 0.0, 0.0
-            n_chunks = -(-work.n // how.chunk)
-            state = self._permute(how.order, n_chunks, how.state[0])
-            how.state[0] = int(state) % (1 << 64)  # kernels return it as int64
-            ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
+            places = self._common.begin_round(
+                how.order, how.chunk, how.state, work.rest[: work.n], how.awake
+            )
+            ends = [places * k // n_sums for k in range(n_sums + 1)]
             for k in range(n_sums):
                 if k % every == 0:
                     self._begin(work)
-                chunks = how.order[ends[k] : ends[k + 1]]
-                part = replace(how, turn=turn, order=chunks, damping=self._how_to())
+                mine = how.awake[ends[k] : ends[k + 1]]
+                part = replace(how, turn=turn, awake=mine, given=len(mine), damping=self._how_to())
                 stats = self._problem.solve(work, self._W, part)
                 since = since + stats if k % every else stats
                 self._add_frequent()

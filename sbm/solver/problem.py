@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -70,15 +70,15 @@ class Damping:
     extra : float
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
-        Bucket of each weight, plus 128 if it has changed.
+        Bucket of each weight, plus 128 if it has changed. None: buckets by the number of the weight.
     touched : ndarray, int32
         The number of changed weights, then as many of them as fit.
     """
 
     factors: npt.NDArray[np.float64]
     extra: float
-    code: npt.NDArray[np.uint8]
-    touched: npt.NDArray[np.int32]
+    code: npt.NDArray[np.uint8] | None
+    touched: npt.NDArray[np.int32] | None
 
 
 @dataclass
@@ -105,7 +105,12 @@ class Rounds:
         If `stop` is above 0: end after a round with a gap of at most this share of the dual value;
         `dual_sum` is Σ d_i before.
     damping : Damping or None
-        If the changes of several ranks are added up. Then the chunks in `order` are visited once.
+        If the changes of several ranks are added up.
+    given : int
+        If not negative, the first `given` rows of `awake` are visited once, instead of rounds.
+    limits : ndarray, shape (2,), float64
+        Violation above which a row that is pushed against its bound rests for all rounds; set to
+        the largest violation of the last round.
     turn : int
         Number of the first round.
     """
@@ -121,6 +126,8 @@ class Rounds:
     stop: float = 0.0
     dual_sum: float = 0.0
     damping: Damping | None = None
+    given: int = -1
+    limits: npt.NDArray[np.float64] = field(default_factory=lambda: np.array([np.inf, 0.0]))
     turn: int = 0
 
     @property
@@ -295,7 +302,8 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
+            work.rest[:n], *how.damped, how.given, how.limits,
+            how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
             how.dual_sum, how.block, how.state, how.awake, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
@@ -459,7 +467,7 @@ class OneClass(Problem):
         weights = rows.weights
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         if how.damping is not None:
-            share *= min(1.0, len(how.order) * how.chunk / max(1, work.n)) * (how.turn == 0)
+            share *= how.given / max(1, work.n) * (how.turn == 0)
         excess = self._level[1] - self.nu * self.total
         self._visited += share
         if how.damping is None:
@@ -585,7 +593,7 @@ class MultiProblem(_Separable):
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
-            *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
+            *how.damped, how.given, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
             np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,

@@ -181,7 +181,7 @@ class Solver:
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' random generator, never 0
         capacity = len(working.starts)
-        self._awake = np.empty(capacity, np.int32)
+        self._awake = np.empty(capacity + CHUNK, np.int32)
 
     @property
     def dual(self) -> float:
@@ -240,7 +240,7 @@ class Solver:
         chunk = chunk_of(working.lengths[:n])
         order = np.empty(room_for_order(n, chunk), np.int32)
         how = Rounds(
-            block, self.rounds, chunk, INNER_TOL, self._state, self._awake[:n], order,
+            block, self.rounds, chunk, INNER_TOL, self._state, self._awake[: n + chunk], order,
             self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
         if self.together is None:

@@ -23,6 +23,7 @@ from sbm.engine.memory import (
     row_place_bytes,
 )  # fmt: skip
 from sbm.engine.problems import choose_task, make_problems
+from sbm.engine.pace import choose_workers
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
@@ -212,13 +213,18 @@ def shape_of(
     if processes > 1:
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
+    workers = choose_workers(settings.threads, store, problems[0], len(problems) * models)
     has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
         paired=paired,
-        copies=copies + (settings.warm_start is not None) + (processes > 1) + paired,
+        copies=copies
+        + (settings.warm_start is not None)
+        + (processes > 1)
+        + paired
+        + (workers if processes == 1 and workers > 1 else 0),
         row_bytes=4 * targets
         + 8 * has_weights(settings, store)
         + _HELD_OUT_ROW * held_out

@@ -20,8 +20,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "damped_square",
-    "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
+    "EXTRA", "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "bucket_of",
+    "chunk_size", "damped_square",
+    "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "list_awake", "log1p",
     "log_ratio", "mix", "permute", "prefetch", "prefetch_ahead", "prefetch_coming", "prefetch_row",
     "rest_longer", "rounding", "sign_and_cost", "step_in_box", "touch",
 ]  # fmt: skip
@@ -61,45 +62,65 @@ def permute(order, n, x):
 
 
 @njit(nogil=True, error_model="numpy")
-def begin_round(order, n, chunk, state, is_given, rest, awake):
-    """List the rows to visit in `awake`; return their number.
+def chunk_size(n, chunk):
+    """Return the rows per chunk: a power of 2, smaller than `chunk` if there are few rows."""
+    size = np.int64(chunk)
+    while size > 1 and n <= _LEAST_CHUNKS * size >> 1:
+        size >>= 1
+    return size
 
-    These are the rows that are not at rest, in chunks in random order; few rows are shuffled one by
-    one. The others are left alone for a turn. If several processes are summed, `order` is given: it
-    has the chunks to visit.
+
+@njit(nogil=True, error_model="numpy")
+def list_awake(order, chunks, size, state, rest, awake):
+    """List the rows of some chunks that are not at rest; return their number.
+
+    The others are left alone for a turn. Few rows are shuffled one by one.
 
     Parameters
     ----------
-    order : (room_for_order(n, chunk),) int32
-        Scratch, or chunks.
-    n, chunk : int
-        Rows; most rows per chunk, a power of 2.
+    order : (chunks,) int32
+        Chunks, in the order of visits.
+    chunks, size : int
+        Rows per chunk.
     state : (1,) uint64, in place
         Random generator.
-    is_given : any, or None
-        None if `order` is scratch.
     rest : (n,) uint8, in place
         See `rest_longer`.
-    awake : (n,) int32
+    awake : (chunks * size,) int32
+        Output.
     """
-    size = chunk
-    chunks = len(order)
-    if is_given is None:
-        while size > 1 and n <= _LEAST_CHUNKS * size >> 1:
-            size >>= 1
-        chunks = (n + size - 1) // size
-        state[0] = permute(order, chunks, state[0])
     places = 0
     for k in range(np.uint64(chunks)):
         first = np.int64(order[k]) * size
-        for i in range(first, min(first + size, n)):
+        for i in range(first, min(first + size, len(rest))):
             turns = rest[i] & np.uint8(15)
             rest[i] -= (turns > 0) & (rest[i] != OUT)
             awake[places] = i
             places += turns == 0
-    if is_given is None and size > 1 and places <= _LEAST_CHUNKS:
+    if size > 1 and places <= _LEAST_CHUNKS:
         state[0] = _shuffle(awake, places, state[0])
     return places
+
+
+@njit(nogil=True, error_model="numpy")
+def begin_round(order, chunk, state, rest, awake):
+    """List the rows to visit in a round in `awake`; return their number.
+
+    They come in chunks in random order.
+
+    Parameters
+    ----------
+    order : (room_for_order(n, chunk),) int32
+        Scratch.
+    chunk : int
+        Most rows per chunk, a power of 2.
+    state, rest, awake
+        As for `list_awake`.
+    """
+    size = chunk_size(len(rest), chunk)
+    chunks = (len(rest) + size - 1) // size
+    state[0] = permute(order, chunks, state[0])
+    return list_awake(order, chunks, size, state, rest, awake)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -319,6 +340,16 @@ def add(indices, values, begin, end, w, step):
 SEEN = np.uint8(128)
 _MOST_REST = np.uint8(8)
 OUT = np.uint8(255)  # at rest until the last round
+EXTRA = np.uint64(31)  # bucket of the extra feature, if buckets follow from the numbers of weights
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def bucket_of(j, code):
+    """Return the bucket of weight j: from `code`, or the integral part of log2(j + 1) without it."""
+    if code is None:
+        number = np.float64(j) + 1.0
+        return np.uint64((np.float64(number).view(np.int64) >> _52) - np.int64(1023))
+    return np.uint64(code[j] & np.uint8(127))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -327,7 +358,7 @@ def damped_square(indices, values, begin, end, damping, code):
     a = 0.0
     for p in range(begin, end):
         v = 1.0 if values is None else np.float64(values[p])
-        a += v * v * damping[code[np.uint32(indices[p])] & np.uint8(127)]
+        a += v * v * damping[bucket_of(np.uint32(indices[p]), code)]
     return a
 
 
@@ -348,13 +379,19 @@ def touch(j, code, touched, n):
 def add_damped(indices, values, begin, end, w, step, damping, code, touched):
     """Add step times one row to w, each entry times its damping, and list these weights.
 
-    `touched[0]` is the number of listed weights; if `touched` is empty, none is listed.
+    `touched[0]` is the number of listed weights; if `touched` is empty or None, none is listed.
     """
+    if touched is None:
+        for p in range(begin, end):
+            j = np.uint32(indices[p])
+            v = step if values is None else step * np.float64(values[p])
+            w[j] += v * damping[bucket_of(j, code)]
+        return
     if len(touched) == 0:
         for p in range(begin, end):
             j = np.uint32(indices[p])
             v = step if values is None else step * np.float64(values[p])
-            w[j] += v * damping[code[j] & np.uint8(127)]
+            w[j] += v * damping[bucket_of(j, code)]
         return
     n = np.int64(touched[0])
     for p in range(begin, end):

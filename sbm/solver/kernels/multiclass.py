@@ -196,7 +196,7 @@ def _matters(k, own, z, new, most, kind):
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, rest_turns, damping,
-    damping_extra, code, touched, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    damping_extra, code, touched, given, turn, held_limit, rounds, chunk, ahead, inner_tol,
     stop, dual_sum, block, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
     stats,
 ):  # fmt: skip
@@ -232,7 +232,7 @@ def solve(
         Squared hinge; one-vs-rest only.
     rest_turns : (n,) uint8, in place
         `rest` of rounds.py.
-    damping, damping_extra, code, touched, turn
+    damping, damping_extra, code, touched, given, turn
         As in rounds.py.
     held_limit : int
         Maximum number of variables of a block.
@@ -260,7 +260,6 @@ def solve(
     scratch[2, :] = 0.0
     shut[:] = False
     shut_few[:] = False
-    n = len(starts)
     gain = 0.0
     gap = 0.0
     updates = 0
@@ -268,7 +267,9 @@ def solve(
     starved = 0
     limit = np.inf
     for r in range(turn, rounds):
-        places = begin_round(order, n, chunk, state, damping, rest_turns, awake)
+        places = given
+        if given < 0:
+            places = begin_round(order, chunk, state, rest_turns, awake)
         worst = 0.0
         total = 0.0
         if stop > 0.0:
@@ -369,7 +370,7 @@ def solve(
                     outputs[q] = few[i, np.uint32(outputs[q])]
             held[np.uint32(home[i])] += np.int64(count[i]) - before
         stats[4] += 1
-        if damping is not None:
+        if given >= 0:
             break
         if is_last(r, rounds, worst, inner_tol):
             break

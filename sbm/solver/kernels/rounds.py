@@ -57,7 +57,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, rest, damping, damping_extra, code, touched, turn, rounds, chunk, inner_tol,
+        home, score, rest, damping, damping_extra, code, touched, given, limits, turn, rounds, chunk, inner_tol,
         stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
@@ -106,11 +106,16 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             Turns that each row is left alone; see `rest_longer`.
         damping : (n_buckets,) float64, or None
             If several processes are summed: the factor of curvature and step of w, by bucket of
-            features. Then a call visits the chunks in `order` once.
+            features.
         damping_extra : float
             That of the extra feature.
         code, touched : (n_weights,) uint8, (n,) int32, in place, or None
             Buckets, and the list of changed weights; see `add_damped`.
+        given : int
+            If not negative, visit the first `given` rows of `awake` once, instead of rounds.
+        limits : (2,) float64, in place
+            Rows pushed against a bound by more than the first rest for all rounds that follow; the
+            second becomes the largest violation of the last round.
         turn, rounds, chunk : int
             Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
@@ -123,7 +128,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         state : (1,) uint64, in place
             Random generator.
         awake, order : (n,) int32, (room_for_order(n, chunk),) int32
-            Scratch; with `damping`, `order` has the chunks to visit.
+            Scratch; see `given`.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
@@ -134,9 +139,12 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         gap = 0.0
         updates = 0
         visits = 0
-        limit = np.inf
+        limit = limits[0]
+        worst = 0.0
         for r in range(turn, rounds):
-            places = begin_round(order, len(starts), chunk, state, damping, rest, awake)
+            places = given
+            if given < 0:
+                places = begin_round(order, chunk, state, rest, awake)
             worst = 0.0
             if stop > 0.0:
                 gap = 0.0
@@ -153,10 +161,10 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                     continue
                 begin = np.uint64(starts[i])
                 end = begin + np.uint64(lengths[i])
-                if damping is not None:
-                    prefetch_row(code, indices, starts, lengths, i)
                 share = bias * w_extra
                 first = 0.0 if late else share
+                if code is not None:
+                    prefetch_row(code, indices, starts, lengths, i)
                 z, a = dot(indices, values, begin, end, w, first, scale * bias * bias)
                 if damping is not None and not rests:
                     a = damped_square(indices, values, begin, end, damping, code)
@@ -190,16 +198,17 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                             indices, values, begin, end, w, step * sign, damping, code, touched
                         )
                     w_extra += damping_extra * scale * step * sign * bias
-                elif damping is None and rank < -limit and violation == 0.0:
+                elif rank < -limit and violation == 0.0:
                     rest[i] = OUT
             stats[4] += 1
-            if damping is not None:
+            if given >= 0:
                 break
             if is_last(r, rounds, worst, inner_tol):
                 break
             if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
                 break
             limit = worst
+        limits[1] = worst
         extra[0] = w_extra
         stats[0] = gain
         stats[1] += gap
