@@ -11,12 +11,19 @@ last tenth of the lines is held out unless ``--test`` names a text. The report g
 Markdown, and with ``-o`` to PREFIX.md, PREFIX.json and, if there is a picture, PREFIX.png.
 ``--quick`` uses a toy size, which only shows that everything still runs.
 
+    python -m scripts.bench all --reference ../shared/data --keep MADE -o scripts/results/all
+
+makes all of ``scripts/results`` again; the same command resumes.
+
 To add a benchmark, write a function that takes the arguments and fills a `Report`, and decorate it
 with `benchmark` of `scripts.bench.registry`.
 """
 
 import sys
 
+from scripts.bench import (
+    all as everything,
+)
 from scripts.bench import (
     blocks,
     drift,
@@ -39,7 +46,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, newton, startup,
+    optima, ranks, sparse, newton, startup, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()
