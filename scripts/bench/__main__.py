@@ -29,7 +29,6 @@ from scripts.bench import (
     plan,
     ranks,
     sparse,
-    startup,
     stream,
     text,
     training,
@@ -39,7 +38,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, newton, startup,
+    optima, ranks, sparse, newton,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()
