@@ -22,11 +22,10 @@ with `benchmark` of `scripts.bench.registry`.
 import sys
 
 from scripts.bench import (
-    all as everything,
-)
-from scripts.bench import (
     blocks,
+    converge,
     drift,
+    everything,
     grid,
     kernel,
     memory,
@@ -36,7 +35,6 @@ from scripts.bench import (
     plan,
     ranks,
     sparse,
-    startup,
     stream,
     text,
     training,
@@ -46,7 +44,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, newton, startup, everything,
+    optima, ranks, sparse, newton, converge, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

@@ -45,11 +45,6 @@ _PLAN = "--data SMALL --data A9A --data W8A -C 0.1,1 --losses hinge,squared_hing
 _GRID = "--data prep=TEXT --data ten=TEN --data trigrams=TRIGRAMS --data digits=DIGITS --resume"
 RESULTS = {
     "start": Result("`sbm --help` beside the import of numpy", "bench start --runs 9 -o OUT"),
-    "startup": Result(
-        "help and a tiny training with compiled kernels; seconds of each kernel that a first run "
-        "compiles",
-        "bench startup -o OUT",
-    ),
     "parse": Result(
         "text parsed per second on one core, beside other readers",
         "bench parse --data TEXT --runs 3 -o OUT",
@@ -123,6 +118,10 @@ RESULTS = {
         "passes, CPU time and memory of each solver, and of LIBLINEAR",
         f"bench newton --reference REFERENCE {_NEWTON} -o OUT",
     ),
+    "converge": Result(
+        "passes and gaps of trainings that converge slowly, and of the ways out",
+        "bench converge --reference REFERENCE -o OUT",
+    ),
     "sparse": Result(
         "sparse models beside LIBLINEAR's `-s 5` and `-s 6`: objective, weights, passes, CPU time "
         "and memory; passes with a quarter of the memory; the path of C",
@@ -135,7 +134,7 @@ RESULTS = {
     ),
     "ranks": Result(
         "processes that train one model over MPI: rounds, passes, bytes and updates to given gaps",
-        "bench ranks --reference REFERENCE --rows 100000 -o OUT",
+        "bench ranks --reference REFERENCE -o OUT",
     ),
     "drift": Result(
         "drift of the running weights from the sum over their alphas in up to 100 passes",
@@ -177,11 +176,6 @@ RESULTS = {
     "paper-ww": Result(
         "tables C.1 and 2, figure 2 of the Weston-Watkins paper",
         "papers ww --data LETTER --data PENDIGITS --unit NEWS20 -o OUT",
-    ),
-    "cost-model": Result(
-        "several machines, on paper: bytes and seconds of a round and to a gap of 1e-3 for the "
-        "paper's data sets; nothing is measured",
-        "bench.cost_model -o OUT",
     ),
     "torture-files": Result(
         "commands killed and run again, and failing calls of the file system: cases and failures",
