@@ -89,10 +89,6 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
     ours : mapping
         Settings that were given by the options of sbm.
 
-    Returns
-    -------
-    dict[str, Any]
-
     Raises
     ------
     SettingsError

@@ -45,7 +45,6 @@ class SparseRows:
 
     Attributes
     ----------
-    labels : sequence of float or str
     numbers : ndarray, shape (n_rows,), float64
         The labels as numbers.
     lengths : ndarray, shape (n_rows,), int32
@@ -86,7 +85,6 @@ def frame_source(frame: Any, name: str, options: InputOptions) -> Source:
     frame : object with ``__arrow_c_stream__``
     name : str
         Name in the manifest.
-    options : InputOptions
     """
     shape = getattr(frame, "shape", (0, 0))
     size = _CELL * int(shape[0]) * int(shape[1])
@@ -105,10 +103,6 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
         `weight`, weights; other columns are then ignored. The source receives the digest of a file.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------
@@ -523,8 +517,6 @@ def write_rows(
 
     Parameters
     ----------
-    rows : iterable of SparseRows
-    file : binary file
     kind : {"parquet", "feather"}
     name : str
         What is written, for messages.

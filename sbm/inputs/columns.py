@@ -53,7 +53,6 @@ class Columns:
 
     Attributes
     ----------
-    names : list of str
     label, weight : int
         Positions of the columns of labels and of row weights; -1 for none.
     ignored : frozenset of int
@@ -61,7 +60,6 @@ class Columns:
     text : frozenset of int
         Columns in which every cell is a word.
     ids : ndarray, shape (n_columns,), int64
-    options : InputOptions
     """
 
     names: list[str]

@@ -49,7 +49,6 @@ class Format:
 
     Attributes
     ----------
-    name : str
     endings : tuple of str
         File name endings, without that of a compression.
     parser : function, optional

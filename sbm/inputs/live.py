@@ -106,9 +106,6 @@ class LiveFile:
 
     Parameters
     ----------
-    file : unbuffered binary file
-    name : str
-    patience : Patience
     follow : bool
         Wait for more text at the end of a file, unless it was renamed or truncated.
 
@@ -217,12 +214,10 @@ def go_to(
 
     Parameters
     ----------
-    place : SourceProgress
     stream : Readable
         At its beginning.
     name : str
         For error messages.
-    patience : Patience
     file : binary file, optional
         The same stream, if it is seekable.
 

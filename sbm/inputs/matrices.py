@@ -139,10 +139,6 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
         Receives the digest and the bytes read at the end.
     paths : sequence of Path
         Files to hash, one after the other.
-
-    Yields
-    ------
-    None
     """
     is_over = threading.Event()
     with ThreadPoolExecutor(1, "sbm-digest") as pool:
@@ -212,10 +208,6 @@ def read_rows(
         Type of the values.
     largest_row : int
         Maximum number of nonzeros of a row.
-
-    Yields
-    ------
-    RowPiece
 
     Raises
     ------
@@ -370,11 +362,6 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     chunks : iterable of (X, y)
     name : str
         Name in the manifest.
-    options : InputOptions
-
-    Returns
-    -------
-    Source
     """
     size = 0
     if isinstance(chunks, Sequence):
@@ -395,10 +382,6 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
         (n_rows, any), and y has n_rows labels.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------

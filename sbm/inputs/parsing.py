@@ -267,10 +267,6 @@ def parse_lines(
         (rows, nonzeros, lines, whether all values are 1, invalid lines).
     describe : callable
         Converts a row of `errors` to a `TextError`, given the text.
-
-    Returns
-    -------
-    ParsedText
     """
     if size and text[size - 1] != 10:
         text[size] = 10

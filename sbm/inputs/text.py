@@ -74,7 +74,6 @@ class Source:
         Rows in memory, instead of a file; see `sbm.inputs.matrices`.
     format : str
         A key of `FORMATS` (`sbm/inputs/formats.py`).
-    options : InputOptions
     is_sparse : bool
         Whether a file of records holds lists of feature ids.
     reader_bytes : int

@@ -452,9 +452,6 @@ def _foresee(
     ----------
     found : mapping
         The forecast of the dual solver, which needs this number of `passes`.
-    last : Trial
-    passes : float
-    work : Work
     is_first, may_switch : bool
         Whether Newton's method is used from the first pass, or may be used later.
     """

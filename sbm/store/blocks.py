@@ -219,7 +219,6 @@ class BlockWriter:
 
         Parameters
         ----------
-        block : int
         numbers : iterable of int, optional
             Numbers of the chunks. Default: all, also those that are added later.
         """
@@ -321,7 +320,6 @@ def write_generation(
 
     Parameters
     ----------
-    folder : Path
     generation : int
         Number of the generation.
     ids : ndarray, shape (n_new,), int64
@@ -372,10 +370,8 @@ class Chunk:
 
     Attributes
     ----------
-    block : int
     offset, size : int
         In bytes, in the block's file.
-    rows, nnz : int
     crc32 : int
         CRC-32 of the chunk's header.
     number : int
@@ -399,8 +395,6 @@ class RowsInMemory:
     ----------
     name : str
         Of the text, in messages.
-    manifest : dict
-    decoded : DecodedChunks
     writer : BlockWriter
         Has the positions of all chunks, and can spill more of them.
     reader_bytes : int
@@ -433,7 +427,6 @@ class BlockStore:
 
     Parameters
     ----------
-    folder : str or Path
     memory : RowsInMemory, optional
         Rows of a text: the folder then has only the block files that did not fit in memory.
 
@@ -642,7 +635,6 @@ class BlockStore:
 
         Parameters
         ----------
-        chunks : sequence of Chunk
         into : Rows
             Arrays large enough for the rows.
         offset : int
@@ -872,7 +864,6 @@ class BlockStore:
         ----------
         chunks : iterable of Chunk
             At least one.
-        seconds : float
         """
         size, begin = 0, time.perf_counter()
         for chunk in chunks:

@@ -126,8 +126,6 @@ class Pieces:
 
     Attributes
     ----------
-    dtype : str
-    shape : tuple of int
     make : callable
         Yields the pieces in order. Called twice: for the checksum and for the bytes.
     """
@@ -430,10 +428,6 @@ def decode(
     buffers : Buffers, optional
         Source of decompressed arrays; others are views of `data`.
 
-    Returns
-    -------
-    Container
-
     Raises
     ------
     StoreError
@@ -486,18 +480,12 @@ def read(
 
     Parameters
     ----------
-    path : Path
-    kind : str
     wanted : callable
         Returns whether to read the array with a given name; others take no memory.
     crc32, most_bytes : int, optional
         See `decode`.
     is_own : bool
         Whether the file belongs to a store or run and must not be a symbolic link.
-
-    Returns
-    -------
-    Container
 
     Raises
     ------

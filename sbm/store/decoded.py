@@ -132,7 +132,6 @@ class DecodedChunks:
         ----------
         block, number : int
             Key of the new chunk.
-        rows : Rows
         chosen : ndarray of int64
             The rows to copy, in order.
         labels : dict of str to ndarray

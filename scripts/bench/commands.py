@@ -203,8 +203,6 @@ class Held:
 
     Attributes
     ----------
-    rows : Rows
-    problem : Problem
     ids : ndarray of int64
         Feature ids, by index.
     """

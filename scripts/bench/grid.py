@@ -71,10 +71,8 @@ class Cell:
 
     Attributes
     ----------
-    data, loss : str
     solver : int
         LIBLINEAR's -s; of two that it has for a loss, the faster one.
-    C : float
     targets : dict of str to float
         Ratios to reach, by what is measured.
     """

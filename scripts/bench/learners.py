@@ -16,7 +16,6 @@ class Learner:
 
     Attributes
     ----------
-    name : str
     options : dict
         ``C`` or ``lambda``.
     """

@@ -63,7 +63,6 @@ class Liblinear:
 
     Parameters
     ----------
-    args : Namespace
     C : float, optional
         Default: that of the arguments.
     solver : int
@@ -114,7 +113,6 @@ class Trained:
 
     Attributes
     ----------
-    iterations : int
     relative_gap : float
         Primal less dual value, divided by the larger one, of its weights and the dual value it
         prints.
@@ -221,7 +219,6 @@ class VowpalWabbit:
     ----------
     data, test : Path
         LIBSVM text with two labels.
-    folder : Path
     """
 
     def __init__(self, data: Path, test: Path, folder: Path) -> None:

@@ -26,8 +26,6 @@ class Axes:
     ----------
     x, y : str
         Cells of a row of the table.
-    x_label, y_label : str
-    x_log, y_log : bool
     least : float
         Heights below it are drawn at it: the best of all has difference 0, which a logarithm does
         not show.
@@ -52,7 +50,6 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     ----------
     report : dict
         As in the JSON file.
-    axes : sequence of Axes
     out : Path
         A PNG file.
     """

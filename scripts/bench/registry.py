@@ -40,8 +40,6 @@ class Option:
     ----------
     kind : callable
         Converts a word; if the default is a list, each of the words between commas.
-    help : str
-    default : object
     repeated : bool
         Whether it may be given several times, with one value each.
     """
@@ -193,7 +191,6 @@ def benchmark(registry: Registry, name: str = "", **facts: Any) -> Callable[[Run
 
     Parameters
     ----------
-    registry : dict
     name : str
         Default: the name of the function.
     **facts

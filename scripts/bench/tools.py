@@ -65,7 +65,6 @@ class Finished:
         Peak resident memory; the largest of it and the processes it waited for.
     code : int
         Exit code, negative for a signal.
-    stdout, stderr : str
     """
 
     seconds: float
@@ -87,7 +86,6 @@ class Run:
 
     Attributes
     ----------
-    processes : list of Finished
     parts : dict of str to float
         Of its seconds, as far as they are known.
     facts : dict
@@ -168,7 +166,6 @@ def started_process(
 
     Parameters
     ----------
-    command : sequence of str or Path
     folder : Path, optional
         Working directory.
     stdin : file, optional
@@ -213,11 +210,6 @@ def timed(action: Callable[[], object]) -> float:
 
 def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, list[Any]]:
     """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
-
-    Parameters
-    ----------
-    tasks : mapping of str to callable
-    runs : int
 
     Returns
     -------
@@ -342,7 +334,6 @@ class Report:
         The numbers that matter.
     notes : list of str
         What was timed, and how.
-    machine : dict
     """
 
     benchmark: str

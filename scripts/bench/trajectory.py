@@ -31,7 +31,6 @@ class Method:
         As in the paper.
     cache_frac : float
         Share of it that is cache; the rest is the block.
-    policy : str
     """
 
     name: str
@@ -69,7 +68,6 @@ class Examiner:
     ----------
     store : Path
         Whose features weights are of.
-    text : Path
     """
 
     def __init__(self, store: Path, text: Path) -> None:
@@ -135,7 +133,6 @@ def watch(
 
     Parameters
     ----------
-    store, model : Path
     options : dict
         Settings of the training.
     looks : dict of str to callable

@@ -48,9 +48,6 @@ class Problem:
     ----------
     features, nnz : int
         Number of features, and of the nonzeros of a row in the mean.
-    real : bool
-    noise, power : float
-    classes, seed : int
     own : float
         Of many classes, the share of a row's nonzeros that are features of its class.
     """

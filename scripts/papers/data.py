@@ -33,9 +33,6 @@ class Problem:
     ----------
     name : str
         Of the paper's data set.
-    text, test : Path
-    loss : str
-    C : float
     blocks : int
         Of BMD.
     tol : float
@@ -67,12 +64,10 @@ class DataSet:
     ----------
     make : callable
         ``make(args, text, test)`` writes a text like it; what was asked of the maker.
-    loss : str
     cost : float
         C in the paper.
     made_cost : float
         C for the text that is made: as many of its rows have a free alpha then as in the paper.
-    blocks : int
     tol : float
         Gap of a training to the optimum that does not take too long.
     """

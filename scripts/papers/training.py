@@ -30,7 +30,6 @@ class Reference:
 
     Attributes
     ----------
-    primal, dual : float
     accuracy : float
         Share of right labels of the test text.
     free_share : float
@@ -50,7 +49,6 @@ class Trainer:
     ----------
     args : Namespace
         With the options of `TRAINING`.
-    problem : Problem
     blocks : iterable of int
         Numbers of blocks to split to.
     dtype : str
@@ -146,10 +144,8 @@ class Seen:
 
     Attributes
     ----------
-    passes : int
     seconds : float
         From text.
-    accuracy : float
     learning : float or None
         Seconds of it that were not reading, a pass.
     """
@@ -171,7 +167,6 @@ class Curves:
         By method.
     before : dict of str to float
         Seconds before the first pass: those of the split.
-    reference : Reference
     others : dict of str to list of Seen, optional
         Learners that have no dual value.
 

@@ -44,7 +44,6 @@ class Certified:
 
     Attributes
     ----------
-    problem : Problem, MultiProblem or OneClass
     W : ndarray, shape (n_weights, n_outputs), float64
     rows : list of (nonzeros, y, weight)
         Nonzeros by feature code.
@@ -54,7 +53,6 @@ class Certified:
         As the training added it up.
     rho : float
         Of one class.
-    certificate : Certificate
     """
 
     problem: AnyProblem
@@ -129,7 +127,6 @@ class Bounds:
 
     Attributes
     ----------
-    primal, dual : Fraction
     outside : Fraction
         How far a variable lies outside its bounds, relative to them: 0 but for rounding.
     """

@@ -258,7 +258,6 @@ class Layer:
 
     Attributes
     ----------
-    folder : Path
     trouble : Trouble, optional
         Default: the points are only counted.
     points : list of Point

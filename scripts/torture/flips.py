@@ -231,7 +231,6 @@ class Subject:
     ----------
     path : Path
         The undamaged one; beside it in another folder lies another one of the same shape.
-    kind : str
     results : list
         What must not change, of each reader.
     """
@@ -439,7 +438,6 @@ def run(
 
     Parameters
     ----------
-    cases : int
     seed : int
         Of all choices; the files themselves are the same for every seed.
     folder : Path

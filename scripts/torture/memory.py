@@ -59,16 +59,12 @@ class Data:
     kind : {"binary", "multi", "targets"}
     rows, nnz, features : int
         Of the text that is repeated `times` times.
-    times : int
     classes : int
         Labels 1 to so many, of kind ``multi``.
     first : int
         The smallest id; ids are apart by `apart`.
-    apart : int
     real : bool
         Whether values differ from 1.
-    dtype : str
-    blocks : int
     nights : int
         Blocks of a few rows each that are appended.
     giants : int
@@ -128,13 +124,7 @@ NIGHT_ROWS = 150
 
 
 class Shelf:
-    """Texts, stores and models, made when they are first asked for.
-
-    Parameters
-    ----------
-    folder : Path
-    seed : int
-    """
+    """Texts, stores and models, made when they are first asked for."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
@@ -226,7 +216,6 @@ class Case:
     ----------
     number, seed : int
         Which make it again.
-    command, data : str
     options : tuple of str
         Words in capitals stand for files: WEIGHTS, MODEL.
     room : float
@@ -317,7 +306,6 @@ class Outcome:
     ----------
     bound, peak : int
         Bytes; those of the process that came closest to its bound.
-    failures : list of str
     codes : list of int
         Exit code of each process.
     """

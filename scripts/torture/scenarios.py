@@ -240,9 +240,6 @@ class Ended:
     ----------
     code : int
         Exit code; negative: the signal it died of.
-    stderr : str
-    stdout : str
-    seconds : float
     points : list of Point
         What it did to files, if it was not killed.
     """
@@ -273,8 +270,6 @@ def run_command(
     ----------
     line : sequence of str
         Its arguments.
-    folder : Path
-    trouble : Trouble, optional
     kill_after : float, optional
         Seconds until it is killed from outside.
     slow_swap : bool
@@ -436,7 +431,6 @@ class Case:
 
     Attributes
     ----------
-    scenario : str
     command : int
         Which of its commands has it.
     trouble : Trouble or None

@@ -46,7 +46,6 @@ class Tally:
 
         Parameters
         ----------
-        cases : iterable
         attempt : callable
             Runs a case; returns what went wrong.
         tell : callable

@@ -40,7 +40,6 @@ class Scale:
         Values at the ends, low < high; positive if the scale is logarithmic.
     begin, end : float
         Places of the ends. Values outside are drawn there.
-    is_log : bool
     """
 
     low: float
@@ -163,8 +162,6 @@ class LineChart:
         Unique in a page.
     title, x_label, y_label : str
         With units.
-    series : sequence of Series
-    x_log, y_log : bool
     level : (float, str), optional
         A horizontal line and its label.
     """

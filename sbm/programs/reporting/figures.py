@@ -33,20 +33,16 @@ class PassFigures:
 
     Attributes
     ----------
-    number, rounds : int
-    solver : str
     elapsed : float
         Seconds from the start of the training to the end of the pass.
     seconds : dict of str to float
         By `SECONDS`, and ``load``.
-    dual : float
     estimate : float or None
         Estimated relative gap.
     certificate : dict or None
         ``primal``, ``dual``, ``relative_gap``.
     metric : str
         Of the validation data; empty without.
-    score : float or None
     bytes_read : int
         Since the start of the training.
     cached, free, zero : int
@@ -96,7 +92,6 @@ class BlockFigures:
 
     Attributes
     ----------
-    rows : int
     elapsed : float
         Seconds.
     loss, accuracy : float or None
@@ -119,16 +114,11 @@ class RunFigures:
 
     Attributes
     ----------
-    name : str
-    folder : Path
     kind : {"train", "stream"}
-    is_finished : bool
-    processes : int
     passes : list of PassFigures
         Empty for streams.
     blocks : list of BlockFigures
         Empty for trainings.
-    settings : dict
     end : dict of str to float
         Totals of the final report, with ``seconds``. Empty if the run has none.
     sources : list of dict
@@ -209,11 +199,9 @@ def read_log(path: Path, convert: Callable[[Event], T], *, skip_damaged: bool = 
 
     Parameters
     ----------
-    path : Path
     convert : callable
         Returns what to keep of an event. ValueError, KeyError, TypeError and AttributeError mean
         that the line is damaged.
-    skip_damaged : bool
 
     Raises
     ------

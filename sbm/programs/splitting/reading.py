@@ -36,7 +36,6 @@ class FeatureCounter:
     ----------
     ids : IdTable
         With `append`, the ids of the store, which are kept however few new rows have them.
-    options : SplitOptions
     names : NameTable, optional
         Receives the names of features.
 
@@ -113,10 +112,6 @@ def count_features(
         As in `read_sources`.
     ids : IdTable
         Receives the ids to keep.
-
-    Returns
-    -------
-    Counted
     """
     again = [source.again() for source in sources]  # the counters are for the second reading
     counter = FeatureCounter(ids, options, names_of_features(sources))
@@ -306,10 +301,8 @@ def read_sources(
     ----------
     what : str
         Name of the step for `progress`.
-    sources : list of Source
     taker : Taker
         Receives the pieces, in order.
-    options : SplitOptions
     pool : ThreadPoolExecutor
         Threads for parsing.
     progress : Progress

@@ -215,7 +215,6 @@ class Block:
 
     Attributes
     ----------
-    rows : Rows
     reached : Reached
         Position after its last row.
     wanted : Needs, optional
@@ -240,12 +239,8 @@ class Arrivals:
 
     Parameters
     ----------
-    sources : list of Source
-    ids : IdTable
     labels : Labels, optional
         Class codes; None for targets.
-    options : TextOptions
-    patience : Patience
     reached : Reached, optional
         Position of an earlier process.
     fixed : bool
@@ -406,10 +401,6 @@ class Arrivals:
             What rows may need: features, ids, labels, values other than 1.
         may_end : callable
             Returns whether the block may end early when no text arrives.
-
-        Returns
-        -------
-        Block
         """
         n, nnz, room = 0, 0, len(into.indices)
         needs, wanted = self.reached.needs, None

@@ -65,7 +65,6 @@ class Workspace:
 
     Attributes
     ----------
-    learner : OnePass
     arena : Arena
         The nonzeros of the caches, followed by those of each room.
     rooms : list of Rows

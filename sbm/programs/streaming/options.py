@@ -65,9 +65,6 @@ class Opened:
 
     Attributes
     ----------
-    run : Run
-    settings : Settings
-    options : StreamOptions
     record : dict
         The last checkpoint; empty for a new stream.
     state : dict of str to ndarray

@@ -94,17 +94,12 @@ def plan_stream(
         Share of the working set that is cache, in [0, 1).
     shape : Shape
         Its `n_weights` is ignored; `copies` is the number of arrays of the size of W.
-    needs : Needs
     dtype : {"float32", "float64"}
         Type of values other than 1.
     what : str
         The stream's name for messages.
     reserved : int
         Bytes for the windows of decompressors.
-
-    Returns
-    -------
-    StreamPlan
 
     Raises
     ------

@@ -115,8 +115,6 @@ def row_losses(
 
     Parameters
     ----------
-    loss : Loss
-    problems : sequence of Problem, MultiProblem or OneClass
     y : ndarray, shape (n,), int32 or float64
         Class codes or targets.
     table : ndarray, shape (n, n_outputs of all problems), float64
