@@ -22,22 +22,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Option:
-    """One option of LIBLINEAR.
+    """One option of LIBLINEAR."""
 
-    Attributes
-    ----------
-    flag, metavar, type : str, str, type
-        As typed.
-    meaning : str
-        Help text.
-    settings : callable
-        Turns the value and the number after ``-s`` into settings.
-    """
-
+    # flag, metavar, type: as typed
     flag: str
     metavar: str
     type: type
-    meaning: str
+    meaning: str  # help text
+    # turns the value and the number after ``-s`` into settings
     settings: Callable[[Any, int | None], dict[str, Any]]
 
 

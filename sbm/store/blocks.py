@@ -366,46 +366,27 @@ def _labels_to_store(y: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Position and size of a chunk.
-
-    Attributes
-    ----------
-    offset, size : int
-        In bytes, in the block's file.
-    crc32 : int
-        CRC-32 of the chunk's header.
-    number : int
-        Position in the block.
-    """
+    """Position and size of a chunk."""
 
     block: int
+    # offset, size: in bytes, in the block's file
     offset: int
     size: int
     rows: int
     nnz: int
-    crc32: int
-    number: int = 0
+    crc32: int  # CRC-32 of the chunk's header
+    number: int = 0  # position in the block
 
 
 @dataclass
 class RowsInMemory:
-    """The rows of a text, decoded in memory or in the block files of a folder.
+    """The rows of a text, decoded in memory or in the block files of a folder."""
 
-    Attributes
-    ----------
-    name : str
-        Of the text, in messages.
-    writer : BlockWriter
-        Has the positions of all chunks, and can spill more of them.
-    reader_bytes : int
-        Memory of libraries that read the text, which stay loaded.
-    """
-
-    name: str
+    name: str  # of the text, in messages
     manifest: dict[str, Any]
     decoded: DecodedChunks
-    writer: BlockWriter
-    reader_bytes: int = 0
+    writer: BlockWriter  # has the positions of all chunks, and can spill more of them
+    reader_bytes: int = 0  # memory of libraries that read the text, which stay loaded
 
     @property
     def table_bytes(self) -> int:

@@ -104,34 +104,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Container:
-    """Content of a container.
-
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-    meta : dict
-        The JSON metadata.
-    header : dict
-        The header in the file, including unknown fields.
-    """
+    """Content of a container."""
 
     arrays: dict[str, Array]
-    meta: dict[str, Any]
-    header: dict[str, Any]
+    meta: dict[str, Any]  # the JSON metadata
+    header: dict[str, Any]  # the header in the file, including unknown fields
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array generated in pieces while it is written, to save memory.
-
-    Attributes
-    ----------
-    make : callable
-        Yields the pieces in order. Called twice: for the checksum and for the bytes.
-    """
+    """An array generated in pieces while it is written, to save memory."""
 
     dtype: str
     shape: tuple[int, ...]
+    # yields the pieces in order. Called twice: for the checksum and for the bytes.
     make: Callable[[], Iterator[Array]]
 
     def buffers(self) -> Iterator[memoryview]:

@@ -109,16 +109,10 @@ class Liblinear:
 
 @dataclass(frozen=True)
 class Trained:
-    """What LIBLINEAR's library found.
-
-    Attributes
-    ----------
-    relative_gap : float
-        Primal less dual value, divided by the larger one, of its weights and the dual value it
-        prints.
-    """
+    """What LIBLINEAR's library found."""
 
     iterations: int
+    # primal less dual value, divided by the larger one, of its weights and the dual value it prints
     relative_gap: float
 
 

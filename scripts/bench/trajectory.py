@@ -23,18 +23,10 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class Method:
-    """One way to spend the memory of a block of BMD.
+    """One way to spend the memory of a block of BMD."""
 
-    Attributes
-    ----------
-    name : str
-        As in the paper.
-    cache_frac : float
-        Share of it that is cache; the rest is the block.
-    """
-
-    name: str
-    cache_frac: float
+    name: str  # as in the paper
+    cache_frac: float  # share of it that is cache; the rest is the block
     policy: str
 
     @classmethod

@@ -26,20 +26,12 @@ QUICK = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
 
 @dataclass(frozen=True)
 class Reference:
-    """A model that is as good as optimal.
-
-    Attributes
-    ----------
-    accuracy : float
-        Share of right labels of the test text.
-    free_share : float
-        Of the rows, those whose alpha is inside its bounds.
-    """
+    """A model that is as good as optimal."""
 
     primal: float
     dual: float
-    accuracy: float
-    free_share: float
+    accuracy: float  # share of right labels of the test text
+    free_share: float  # of the rows, those whose alpha is inside its bounds
 
 
 class Trainer:
@@ -140,20 +132,12 @@ def store_of(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of an online learner after some passes.
-
-    Attributes
-    ----------
-    seconds : float
-        From text.
-    learning : float or None
-        Seconds of it that were not reading, a pass.
-    """
+    """What is known of an online learner after some passes."""
 
     passes: int
-    seconds: float
+    seconds: float  # from text
     accuracy: float
-    learning: float | None = None
+    learning: float | None = None  # seconds of it that were not reading, a pass
 
 
 class Curves:

@@ -31,20 +31,11 @@ _ROW_VARIABLES = 4
 
 @dataclass(frozen=True)
 class StreamPlan(Budget):
-    """The memory plan of a stream.
+    """The memory plan of a stream."""
 
-    Attributes
-    ----------
-    size : Size
-        Sizes of block, cache and weights.
-    value_type : {"ones", "float32", "float64"}
-    planned : Needs
-        What rows may need: features, ids, labels, values other than 1.
-    """
-
-    size: Size
-    value_type: str
-    planned: Needs
+    size: Size  # sizes of block, cache and weights
+    value_type: str  # one of "ones", "float32", "float64"
+    planned: Needs  # what rows may need: features, ids, labels, values other than 1
 
 
 def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
