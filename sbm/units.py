@@ -104,13 +104,8 @@ def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.da
 
     Parameters
     ----------
-    text : str
     now : datetime, optional
         Time that a duration is subtracted from; default: the current time.
-
-    Returns
-    -------
-    datetime.datetime
 
     Raises
     ------

@@ -37,26 +37,15 @@ JOBS = 2
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change in one place.
+    """A change in one place."""
 
-    Attributes
-    ----------
-    name : str
-        What it breaks; for random ones, the line and the change.
-    file : str
-        Relative to the top of the tree.
-    old, new : str
-        The text to replace, which the file has exactly once, and its replacement. If `line` is
-        not 0, they are the whole file.
-    line : int
-        The line of a random change.
-    """
-
-    name: str
-    file: str
+    name: str  # what it breaks; for random ones, the line and the change
+    file: str  # relative to the top of the tree
+    # old, new: the text to replace, which the file has exactly once, and its replacement. If `line`
+    # is not 0, they are the whole file.
     old: str
     new: str
-    line: int = 0
+    line: int = 0  # the line of a random change
 
     def place(self, root: Path) -> int:
         """Return the number of the line, from 1.

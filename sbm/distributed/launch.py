@@ -32,10 +32,6 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
     arguments : sequence of str
         Arguments of the command; ``--launch N`` is removed.
 
-    Returns
-    -------
-    list of str
-
     Raises
     ------
     SettingsError

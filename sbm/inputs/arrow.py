@@ -41,27 +41,14 @@ _CELL = 16  # bytes of a cell of a data frame, for progress
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows to write.
-
-    Attributes
-    ----------
-    labels : sequence of float or str
-    numbers : ndarray, shape (n_rows,), float64
-        The labels as numbers.
-    lengths : ndarray, shape (n_rows,), int32
-        Nonzeros of each row.
-    ids : ndarray, shape (nnz,), int64
-    values : ndarray, shape (nnz,), or None
-        None if every value is 1.
-    weights : ndarray, shape (n_rows,), float64, or None
-    """
+    """Rows to write."""
 
     labels: Any
-    numbers: npt.NDArray[np.float64]
-    lengths: npt.NDArray[np.int32]
-    ids: npt.NDArray[np.int64]
-    values: npt.NDArray[Any] | None
-    weights: npt.NDArray[np.float64] | None
+    numbers: npt.NDArray[np.float64]  # shape (n_rows,); the labels as numbers
+    lengths: npt.NDArray[np.int32]  # shape (n_rows,); nonzeros of each row
+    ids: npt.NDArray[np.int64]  # shape (nnz,)
+    values: npt.NDArray[Any] | None  # shape (nnz,); None if every value is 1
+    weights: npt.NDArray[np.float64] | None  # shape (n_rows,)
 
 
 def _require_pyarrow(what: str) -> None:
@@ -86,7 +73,6 @@ def frame_source(frame: Any, name: str, options: InputOptions) -> Source:
     frame : object with ``__arrow_c_stream__``
     name : str
         Name in the manifest.
-    options : InputOptions
     """
     shape = getattr(frame, "shape", (0, 0))
     size = _CELL * int(shape[0]) * int(shape[1])
@@ -105,10 +91,6 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
         `weight`, weights; other columns are then ignored. The source receives the digest of a file.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------
@@ -523,8 +505,6 @@ def write_rows(
 
     Parameters
     ----------
-    rows : iterable of SparseRows
-    file : binary file
     kind : {"parquet", "feather"}
     name : str
         What is written, for messages.

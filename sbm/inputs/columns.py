@@ -27,49 +27,27 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a column in some rows.
+    """The cells of a column in some rows."""
 
-    Attributes
-    ----------
-    numbers : ndarray, shape (n_rows,), float64, or None
-        nan for cells that are not numbers; None if no cell is a number.
-    text : callable
-        ``text(row)`` returns a cell for messages.
-    words : list of bytes
-        Distinct cells that are words, in UTF-8.
-    codes : ndarray, shape (n_rows,), int64
-        Index of each row's word; -1 for none. Without words it may be empty.
-    """
-
+    # shape (n_rows,); nan for cells that are not numbers; None if no cell is a number
     numbers: _Floats | None
-    text: Callable[[int], str]
-    words: list[bytes] = field(default_factory=list)
+    text: Callable[[int], str]  # ``text(row)`` returns a cell for messages
+    words: list[bytes] = field(default_factory=list)  # distinct cells that are words, in UTF-8
+    # shape (n_rows,); index of each row's word; -1 for none. Without words it may be empty.
     codes: _Ints = field(default_factory=_NONE.copy)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table.
-
-    Attributes
-    ----------
-    names : list of str
-    label, weight : int
-        Positions of the columns of labels and of row weights; -1 for none.
-    ignored : frozenset of int
-        Columns that are not read.
-    text : frozenset of int
-        Columns in which every cell is a word.
-    ids : ndarray, shape (n_columns,), int64
-    options : InputOptions
-    """
+    """The columns of a table."""
 
     names: list[str]
+    # label, weight: positions of the columns of labels and of row weights; -1 for none
     label: int
     weight: int
-    ignored: frozenset[int]
-    text: frozenset[int]
-    ids: _Ints
+    ignored: frozenset[int]  # columns that are not read
+    text: frozenset[int]  # columns in which every cell is a word
+    ids: _Ints  # shape (n_columns,)
     options: InputOptions
 
     @classmethod

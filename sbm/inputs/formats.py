@@ -45,35 +45,19 @@ MOST_SOURCES = 256  # with more text files, several make one source
 
 @dataclass(frozen=True)
 class Format:
-    """An input format. Either `parser` or `read` is set.
-
-    Attributes
-    ----------
-    name : str
-    endings : tuple of str
-        File name endings, without that of a compression.
-    parser : function, optional
-        ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends.
-    read : function, optional
-        ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`.
-    reasons : tuple of str
-        Error messages of the parser, by code.
-    is_hashed : bool
-        Whether features have names that are hashed to ids.
-    is_stream : bool
-        Whether it is read sequentially, so that pipes and compressed files work.
-    memory : int
-        Bytes that the library for this format needs.
-    """
+    """An input format. Either `parser` or `read` is set."""
 
     name: str
-    endings: tuple[str, ...]
+    endings: tuple[str, ...]  # file name endings, without that of a compression
+    # ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends
     parser: Callable[[InputOptions], TextParser] | None = None
+    # ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`
     read: Reader | None = None
-    reasons: tuple[str, ...] = REASONS
-    is_hashed: bool = False
+    reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
+    is_hashed: bool = False  # whether features have names that are hashed to ids
+    # whether it is read sequentially, so that pipes and compressed files work
     is_stream: bool = True
-    memory: int = 0
+    memory: int = 0  # bytes that the library for this format needs
 
 
 def _libsvm_parser(options: InputOptions) -> TextParser:

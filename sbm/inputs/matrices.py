@@ -57,37 +57,23 @@ class Sliced(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of a source, before checks.
+    """Consecutive rows of a source, before checks."""
 
-    Attributes
-    ----------
-    labels : ndarray, shape (n_rows,), numbers
-    indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
-        Row k has the nonzeros ``indptr[k]`` to ``indptr[k + 1]``.
-    ids, values : Sliced
-        Ids and values of nonzeros, in any order within a row. Each slice is read once, in order.
-        An id that is too large is negative.
-    refused : mapping of int to str
-        Error messages of invalid rows, by position in the batch.
-    size : int
-        Bytes of the source that the rows take; 0 if the reader counts them itself.
-    place : callable, optional
-        ``place(k)`` names row k in messages. Default: the source name and the row number.
-    names : NewNames, optional
-        Names of features, in order of first appearance.
-    weights : ndarray, shape (n_rows,), float64, optional
-        Factor of each row's cost.
-    """
-
-    labels: npt.NDArray[Any]
+    labels: npt.NDArray[Any]  # shape (n_rows,)
+    # shape (n_rows + 1,), integers that do not decrease; row k has the nonzeros ``indptr[k]`` to
+    # ``indptr[k + 1]``
     indptr: npt.NDArray[np.integer]
+    # ids, values: ids and values of nonzeros, in any order within a row. Each slice is read once,
+    # in order. An id that is too large is negative.
     ids: Sliced
     values: Sliced
+    # error messages of invalid rows, by position in the batch
     refused: Mapping[int, str] = field(default_factory=dict)
-    size: int = 0
+    size: int = 0  # bytes of the source that the rows take; 0 if the reader counts them itself
+    # ``place(k)`` names row k in messages. Default: the source name and the row number.
     place: Callable[[int], str] | None = None
-    names: NewNames | None = None
-    weights: Floats | None = None
+    names: NewNames | None = None  # names of features, in order of first appearance
+    weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -95,21 +81,11 @@ Reader = Callable[[Source, str, int], Generator[Batch]]
 
 @dataclass(frozen=True)
 class RowPiece:
-    """Consecutive rows of a source, checked.
+    """Consecutive rows of a source, checked."""
 
-    Attributes
-    ----------
-    parsed : ParsedText
-        The valid rows; `n_lines` counts all rows, `n_errors` the invalid ones.
-    problems : list of str
-        Messages about the first invalid rows, with their place.
-    read : int
-        Bytes of the source read when the piece was complete.
-    """
-
-    parsed: ParsedText
-    problems: list[str]
-    read: int
+    parsed: ParsedText  # the valid rows; `n_lines` counts all rows, `n_errors` the invalid ones
+    problems: list[str]  # messages about the first invalid rows, with their place
+    read: int  # bytes of the source read when the piece was complete
 
 
 class Digest:
@@ -139,10 +115,6 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
         Receives the digest and the bytes read at the end.
     paths : sequence of Path
         Files to hash, one after the other.
-
-    Yields
-    ------
-    None
     """
     is_over = threading.Event()
     with ThreadPoolExecutor(1, "sbm-digest") as pool:
@@ -212,10 +184,6 @@ def read_rows(
         Type of the values.
     largest_row : int
         Maximum number of nonzeros of a row.
-
-    Yields
-    ------
-    RowPiece
 
     Raises
     ------
@@ -370,11 +338,6 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     chunks : iterable of (X, y)
     name : str
         Name in the manifest.
-    options : InputOptions
-
-    Returns
-    -------
-    Source
     """
     size = 0
     if isinstance(chunks, Sequence):
@@ -395,10 +358,6 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
         (n_rows, any), and y has n_rows labels.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------

@@ -46,10 +46,6 @@ def read_table(
     delimiter : str
         Separator of cells, which may be quoted as in CSV.
 
-    Yields
-    ------
-    Batch
-
     Raises
     ------
     DataError

@@ -161,7 +161,6 @@ def hash_names(names: Sequence[bytes], hash_bits: int) -> npt.NDArray[np.int64]:
 
     Parameters
     ----------
-    names : sequence of bytes
     hash_bits : int
         1 to 32.
 

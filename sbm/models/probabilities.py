@@ -312,7 +312,6 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
 
     Parameters
     ----------
-    model : Model, or another object with its labels, W and info
     scores : ndarray, shape (n,) or (n, n_outputs), float64
         As returned by `Model.decision_function`. NaN counts as the lowest value.
 

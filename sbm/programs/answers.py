@@ -215,7 +215,6 @@ def sources_of(
 
     Parameters
     ----------
-    data : str or Path
     names : dict or None
         Options for feature names, from the model; see `names_record`.
     kind : str, optional
@@ -224,10 +223,6 @@ def sources_of(
         As in `InputOptions`.
     words : dict of str to float, optional
         Labels of the model that are words, and their numbers.
-
-    Returns
-    -------
-    list of Source or None
 
     Raises
     ------
@@ -267,7 +262,6 @@ def read_batches(
 
     Parameters
     ----------
-    data : str or Path
     sources : list of Source or None
         As returned by `sources_of`.
     table : IdTable
@@ -276,7 +270,6 @@ def read_batches(
         Decision values per row; a batch has at most `SCORES` of them.
     threads : int
         Threads for parsing.
-    progress : Progress
     in_order : bool
         Yield the rows of a store in the order of its text, which takes as much memory as a batch of
         its split; else block by block.

@@ -248,11 +248,8 @@ def read_rows(
     ----------
     inputs
         As in `split`.
-    model : Path
-    reading : Reading
     settings : Settings
         `mem`, `threads` and `seed` apply.
-    progress : Progress
     is_stopped : callable
         Called after each piece of text; if true, `KeyboardInterrupt` is raised.
     rank : int

@@ -219,7 +219,6 @@ class BlockWriter:
 
         Parameters
         ----------
-        block : int
         numbers : iterable of int, optional
             Numbers of the chunks. Default: all, also those that are added later.
         """
@@ -321,7 +320,6 @@ def write_generation(
 
     Parameters
     ----------
-    folder : Path
     generation : int
         Number of the generation.
     ids : ndarray, shape (n_new,), int64
@@ -368,50 +366,27 @@ def _labels_to_store(y: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Position and size of a chunk.
-
-    Attributes
-    ----------
-    block : int
-    offset, size : int
-        In bytes, in the block's file.
-    rows, nnz : int
-    crc32 : int
-        CRC-32 of the chunk's header.
-    number : int
-        Position in the block.
-    """
+    """Position and size of a chunk."""
 
     block: int
+    # offset, size: in bytes, in the block's file
     offset: int
     size: int
     rows: int
     nnz: int
-    crc32: int
-    number: int = 0
+    crc32: int  # CRC-32 of the chunk's header
+    number: int = 0  # position in the block
 
 
 @dataclass
 class RowsInMemory:
-    """The rows of a text, decoded in memory or in the block files of a folder.
+    """The rows of a text, decoded in memory or in the block files of a folder."""
 
-    Attributes
-    ----------
-    name : str
-        Of the text, in messages.
-    manifest : dict
-    decoded : DecodedChunks
-    writer : BlockWriter
-        Has the positions of all chunks, and can spill more of them.
-    reader_bytes : int
-        Memory of libraries that read the text, which stay loaded.
-    """
-
-    name: str
+    name: str  # of the text, in messages
     manifest: dict[str, Any]
     decoded: DecodedChunks
-    writer: BlockWriter
-    reader_bytes: int = 0
+    writer: BlockWriter  # has the positions of all chunks, and can spill more of them
+    reader_bytes: int = 0  # memory of libraries that read the text, which stay loaded
 
     @property
     def table_bytes(self) -> int:
@@ -433,7 +408,6 @@ class BlockStore:
 
     Parameters
     ----------
-    folder : str or Path
     memory : RowsInMemory, optional
         Rows of a text: the folder then has only the block files that did not fit in memory.
 
@@ -642,7 +616,6 @@ class BlockStore:
 
         Parameters
         ----------
-        chunks : sequence of Chunk
         into : Rows
             Arrays large enough for the rows.
         offset : int
@@ -872,7 +845,6 @@ class BlockStore:
         ----------
         chunks : iterable of Chunk
             At least one.
-        seconds : float
         """
         size, begin = 0, time.perf_counter()
         for chunk in chunks:

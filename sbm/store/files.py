@@ -228,7 +228,6 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 
     Parameters
     ----------
-    path : Path
     buffers : iterable of bytes-like
         Written one after the other.
 

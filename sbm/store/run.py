@@ -63,7 +63,6 @@ class Run:
 
     Parameters
     ----------
-    folder : Path
     block_rows : sequence of int
         Rows of each block.
     lists_of : int, optional
@@ -211,13 +210,8 @@ class Run:
 
         Parameters
         ----------
-        block : int
         out : Alphas, optional
             Destination, with as many rows as the block.
-
-        Returns
-        -------
-        Alphas
 
         Raises
         ------
@@ -393,7 +387,6 @@ class Run:
         ----------
         home, row : ndarray, shape (n,), int32
             Block of each row and its position in that block.
-        alpha : Alphas
         """
         if len(home) == 0:
             return

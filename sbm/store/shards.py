@@ -19,18 +19,10 @@ SHARD = "shard.json"
 
 @dataclass(frozen=True)
 class Shard:
-    """Number of a shard and of all shards.
+    """Number of a shard and of all shards."""
 
-    Attributes
-    ----------
-    number : int
-        Counted from 0.
-    of : int
-        Number of shards.
-    """
-
-    number: int
-    of: int
+    number: int  # counted from 0
+    of: int  # number of shards
 
     def holds(self, block: int) -> bool:
         """Whether the block with this position in the manifest belongs to the shard."""

@@ -29,24 +29,12 @@ LIBLINEAR_E = {0: 0.01, 1: 0.1, 3: 0.1, 4: 0.1, 7: 0.1}  # what each -s takes by
 
 @dataclass(frozen=True)
 class Data:
-    """A data set of the grid.
+    """A data set of the grid."""
 
-    Attributes
-    ----------
-    rows : int
-        Maximum number of rows; the first ones of the source.
-    shape : str
-        Options of ``scripts.data.synthetic``, if no text is given.
-    source : str
-        Data set that it is cut from, if not one of its own.
-    note : str
-        What is special about it.
-    """
-
-    rows: int
-    shape: str = ""
-    source: str = ""
-    note: str = ""
+    rows: int  # maximum number of rows; the first ones of the source
+    shape: str = ""  # options of ``scripts.data.synthetic``, if no text is given
+    source: str = ""  # data set that it is cut from, if not one of its own
+    note: str = ""  # what is special about it
 
 
 DATA = {
@@ -65,23 +53,13 @@ DATA = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem on a data set.
-
-    Attributes
-    ----------
-    data, loss : str
-    solver : int
-        LIBLINEAR's -s; of two that it has for a loss, the faster one.
-    C : float
-    targets : dict of str to float
-        Ratios to reach, by what is measured.
-    """
+    """A problem on a data set."""
 
     data: str
     loss: str
-    solver: int
+    solver: int  # LIBLINEAR's -s; of two that it has for a loss, the faster one
     C: float
-    targets: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, float] = field(default_factory=dict)  # ratios to reach, by what is measured
 
     @property
     def options(self) -> dict[str, Any]:

@@ -23,20 +23,12 @@ MOST_PASSES = 1000
 
 @dataclass(frozen=True)
 class Problem:
-    """What is solved, on which text.
+    """What is solved, on which text."""
 
-    Attributes
-    ----------
-    data : str
-        Name of a text; ``_binary`` at its end: label 1 against the rest.
-    rows : int
-        At most so many, from the beginning; 0: all.
-    """
-
-    data: str
+    data: str  # name of a text; ``_binary`` at its end: label 1 against the rest
     loss: str
     C: float
-    rows: int = 0
+    rows: int = 0  # at most so many, from the beginning; 0: all
 
     @property
     def title(self) -> str:

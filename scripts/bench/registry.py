@@ -34,22 +34,13 @@ Run = Callable[[argparse.Namespace, Report], None]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command.
+    """An option of a command."""
 
-    Attributes
-    ----------
-    kind : callable
-        Converts a word; if the default is a list, each of the words between commas.
-    help : str
-    default : object
-    repeated : bool
-        Whether it may be given several times, with one value each.
-    """
-
+    # converts a word; if the default is a list, each of the words between commas
     kind: Callable[[str], Any]
     help: str = ""
     default: Any = None
-    repeated: bool = False
+    repeated: bool = False  # whether it may be given several times, with one value each
 
     def add(self, parser: argparse.ArgumentParser, name: str) -> None:
         """Add the option to a parser."""
@@ -193,7 +184,6 @@ def benchmark(registry: Registry, name: str = "", **facts: Any) -> Callable[[Run
 
     Parameters
     ----------
-    registry : dict
     name : str
         Default: the name of the function.
     **facts

@@ -63,25 +63,12 @@ def tell(text: str) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """A process that ended.
+    """A process that ended."""
 
-    Attributes
-    ----------
-    seconds : float
-        Wall time from start to end.
-    cpu_seconds : float
-        Of all its threads, and of the processes it waited for.
-    peak_bytes : int
-        Peak resident memory; the largest of it and the processes it waited for.
-    code : int
-        Exit code, negative for a signal.
-    stdout, stderr : str
-    """
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    code: int
+    seconds: float  # wall time from start to end
+    cpu_seconds: float  # of all its threads, and of the processes it waited for
+    peak_bytes: int  # peak resident memory; the largest of it and the processes it waited for
+    code: int  # exit code, negative for a signal
     stdout: str
     stderr: str
 
@@ -93,20 +80,12 @@ class Finished:
 
 @dataclass(frozen=True)
 class Run:
-    """One way from text to a model.
-
-    Attributes
-    ----------
-    processes : list of Finished
-    parts : dict of str to float
-        Of its seconds, as far as they are known.
-    facts : dict
-        What it said.
-    """
+    """One way from text to a model."""
 
     processes: list[Finished]
+    # of its seconds, as far as they are known
     parts: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what it said
 
     @property
     def seconds(self) -> float:
@@ -178,7 +157,6 @@ def started_process(
 
     Parameters
     ----------
-    command : sequence of str or Path
     folder : Path, optional
         Working directory.
     stdin : file, optional
@@ -225,11 +203,6 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
     """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
 
     A turn of which more than `MOST_STOLEN` was stolen is done again, as often as there are runs.
-
-    Parameters
-    ----------
-    tasks : mapping of str to callable
-    runs : int
 
     Returns
     -------
@@ -374,35 +347,19 @@ def sizes(size: float) -> str:
 
 @dataclass
 class Report:
-    """What a benchmark found.
+    """What a benchmark found."""
 
-    Attributes
-    ----------
-    benchmark : str
-        Name of the subcommand.
-    title : str
-        The question it answers.
-    settings, data : dict
-        What was run on what.
-    rows : list of dict
-        The table; all rows have the same keys.
-    tables : dict of str to list of dict
-        Further tables by their titles.
-    ratios : dict of str to float
-        The numbers that matter.
-    notes : list of str
-        What was timed, and how.
-    machine : dict
-    """
-
-    benchmark: str
-    title: str
+    benchmark: str  # name of the subcommand
+    title: str  # the question it answers
+    # settings, data: what was run on what
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    # the table; all rows have the same keys
     rows: list[dict[str, Any]] = field(default_factory=list)
+    # further tables by their titles
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)  # the numbers that matter
+    notes: list[str] = field(default_factory=list)  # what was timed, and how
     machine: dict[str, Any] = field(default_factory=machine_facts)
 
     def _end(self) -> None:

@@ -36,21 +36,13 @@ def matrices(text: Path, ids: Ints) -> Iterator[tuple[Floats, Any]]:
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Weights by feature id.
+    """Weights by feature id."""
 
-    Attributes
-    ----------
-    ids : ndarray of int64
-        Increasing.
-    W : ndarray of float64, shape (n_features, n_outputs)
-        A column a label; of two labels one, positive for the larger; one for targets.
-    labels : ndarray of float64
-        Increasing; none where labels are targets.
-    """
-
-    ids: Ints
+    ids: Ints  # increasing
+    # shape (n_features, n_outputs); a column a label; of two labels one, positive for the larger;
+    # one for targets
     W: Floats
-    labels: Floats
+    labels: Floats  # increasing; none where labels are targets
 
     def decide(self, text: Path) -> Iterator[tuple[npt.NDArray[Any], Floats]]:
         """Yield targets or places of the labels (-1 for unknown ones), and w·x, of some rows."""

@@ -182,8 +182,6 @@ def parse_checked(
 
     Parameters
     ----------
-    parser : ArgumentParser
-    argv : sequence of str or None
     **least : int
         Smallest values of further options.
     """

@@ -36,10 +36,6 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
     ways : str
         Advice if it exists.
 
-    Yields
-    ------
-    Path
-
     Raises
     ------
     StoreError
@@ -114,13 +110,8 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
     ----------
     target : Path
         The store to divide: ``big.sbm`` for ``big.0.sbm`` and so on.
-    n_shards : int
     force : bool
         Replace existing shards.
-
-    Yields
-    ------
-    Path
 
     Raises
     ------

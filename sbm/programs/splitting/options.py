@@ -24,21 +24,7 @@ PIECE_BYTES = 5 * PIECE  # memory of a piece of text and its rows
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The arguments of `sbm.split` that determine a store.
-
-    Attributes
-    ----------
-    blocks, block_size : int or None
-        Number of blocks, or bytes of a block.
-    dtype : {"float32", "float64"}
-    seed, shuffle, level, on_error, min_count, shards
-        As in `sbm.split`.
-    threads : int
-        Maximum number of threads; see `within`.
-    mem : int
-        Memory of the whole process in bytes, without the library that reads the input.
-    is_for_training : bool
-        Whether the rows are read for a training, in messages.
+    """The arguments of `sbm.split` that determine a store, and what they become.
 
     Raises
     ------
@@ -46,18 +32,19 @@ class SplitOptions:
         An option is out of range.
     """
 
+    # blocks, block_size: number of blocks, or bytes of a block
     blocks: int | None
     block_size: int | None
-    dtype: str
+    dtype: str  # one of "float32", "float64"
     seed: int
     shuffle: bool
     level: int
-    threads: int
+    threads: int  # maximum number of threads; see `within`
     on_error: str
     min_count: int
     shards: int | None
-    mem: int = 0
-    is_for_training: bool = False
+    mem: int = 0  # memory of the whole process in bytes, without the library that reads the input
+    is_for_training: bool = False  # whether the rows are read for a training, in messages
 
     def __post_init__(self) -> None:
         blocks, shards = self.blocks, self.shards
@@ -140,17 +127,7 @@ class SplitOptions:
 
 @dataclass(frozen=True)
 class Reading:
-    """How `sbm.train` reads text or matrices: arguments of `sbm.split`.
-
-    Attributes
-    ----------
-    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
-        As in `sbm.split`.
-    feature_names, names, name
-        As in `sbm.split`.
-    keep_store : str, Path or None
-        Store to write.
-    """
+    """How `sbm.train` reads text or matrices: arguments of `sbm.split`, and a store to write."""
 
     blocks: int | None = None
     dtype: str = "auto"

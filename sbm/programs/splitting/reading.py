@@ -36,7 +36,6 @@ class FeatureCounter:
     ----------
     ids : IdTable
         With `append`, the ids of the store, which are kept however few new rows have them.
-    options : SplitOptions
     names : NameTable, optional
         Receives the names of features.
 
@@ -81,21 +80,11 @@ class FeatureCounter:
 
 @dataclass(frozen=True)
 class Counted:
-    """Result of the first of two readings.
+    """Result of the first of two readings."""
 
-    Attributes
-    ----------
-    sources : list of Source
-        The sources at that time.
-    n_rare : int
-        Number of rare features, which are dropped.
-    nnz : int
-        Nonzeros, including those of rare features.
-    """
-
-    sources: list[Source]
-    n_rare: int
-    nnz: int
+    sources: list[Source]  # the sources at that time
+    n_rare: int  # number of rare features, which are dropped
+    nnz: int  # nonzeros, including those of rare features
 
 
 def count_features(
@@ -113,10 +102,6 @@ def count_features(
         As in `read_sources`.
     ids : IdTable
         Receives the ids to keep.
-
-    Returns
-    -------
-    Counted
     """
     again = [source.again() for source in sources]  # the counters are for the second reading
     counter = FeatureCounter(ids, options, names_of_features(sources))
@@ -143,24 +128,17 @@ class CodedText:
 
     Attributes
     ----------
-    labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64
-    indices : ndarray, shape (nnz,), int32
-    values : ndarray, shape (nnz,), float32 or float64, or None
-        None when every value is 1.
-    unknown : ndarray, shape (n_unknown,), int32
-        Positions in `indices` without a code, in order.
-    unknown_ids : ndarray, shape (n_unknown,), int64
     names, weights
         As in `ParsedText`.
     """
 
-    labels: npt.NDArray[np.float64]
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.floating] | None
+    labels: npt.NDArray[np.float64]  # shape (n_rows,)
+    indptr: npt.NDArray[np.int64]  # shape (n_rows + 1,)
+    indices: npt.NDArray[np.int32]  # shape (nnz,)
+    values: npt.NDArray[np.floating] | None  # shape (nnz,); None when every value is 1
+    # shape (n_unknown,); positions in `indices` without a code, in order
     unknown: npt.NDArray[np.int32]
-    unknown_ids: npt.NDArray[np.int64]
+    unknown_ids: npt.NDArray[np.int64]  # shape (n_unknown,)
     names: NewNames | None = None
     weights: npt.NDArray[np.float64] | None = None
 
@@ -306,10 +284,8 @@ def read_sources(
     ----------
     what : str
         Name of the step for `progress`.
-    sources : list of Source
     taker : Taker
         Receives the pieces, in order.
-    options : SplitOptions
     pool : ThreadPoolExecutor
         Threads for parsing.
     progress : Progress

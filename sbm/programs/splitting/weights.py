@@ -70,7 +70,6 @@ class RowWeights:
 
     Parameters
     ----------
-    store : BlockStore
     source : str or Path
         Text with one weight per line for each row of the store, in the order of its text, without
         expired sources; plain, .gz, .bz2, .xz or .zst.

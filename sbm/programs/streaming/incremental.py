@@ -62,7 +62,6 @@ class Incremental:
 
     Parameters
     ----------
-    settings : Settings
     labels : list of float, optional
         Label of each class code; None for regression and one-class.
     n_features : int
@@ -121,10 +120,6 @@ class Incremental:
         batch : Rows
             Contiguous rows; `y` has the dtype `target_type`. Values are stored with their own
             dtype, float32 or float64.
-
-        Returns
-        -------
-        Model
 
         Raises
         ------

@@ -61,23 +61,14 @@ def _refuse_training(folder: Path) -> None:
 
 @dataclass
 class Opened:
-    """The open run of a stream.
-
-    Attributes
-    ----------
-    run : Run
-    settings : Settings
-    options : StreamOptions
-    record : dict
-        The last checkpoint; empty for a new stream.
-    state : dict of str to ndarray
-        The arrays of the last checkpoint.
-    """
+    """The open run of a stream."""
 
     run: Run
     settings: Settings
     options: StreamOptions
+    # the last checkpoint; empty for a new stream
     record: dict[str, Any] = field(default_factory=dict)
+    # the arrays of the last checkpoint
     state: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
@@ -143,30 +134,16 @@ ROUNDS = 3  # as in the paper's SBM-in-3
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream in addition to `Settings`.
+    """Options of a stream in addition to `Settings`."""
 
-    Attributes
-    ----------
-    classes : tuple of float, optional
-        All labels that may occur. Default: labels are added as they occur.
-    dtype : {"float32", "float64"}
-        Type of values other than 1.
-    on_error : {"fail", "skip"}
-        What to do with a malformed line.
-    checkpoint_every : str or float
-        Seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints.
-    follow : bool
-        Wait for more text at the end of the last file.
-    idle_timeout : float or str, optional
-        End the stream after this many seconds without text.
-    """
-
+    # all labels that may occur. Default: labels are added as they occur.
     classes: tuple[float, ...] | None = None
-    dtype: str = "float32"
-    on_error: str = "fail"
+    dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
+    on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
+    # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
     checkpoint_every: str | float = "60s"
-    follow: bool = False
-    idle_timeout: float | str | None = None
+    follow: bool = False  # wait for more text at the end of the last file
+    idle_timeout: float | str | None = None  # end the stream after this many seconds without text
 
     def __post_init__(self) -> None:
         for name, known in (

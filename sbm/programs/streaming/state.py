@@ -82,10 +82,6 @@ class Stream:
     ----------
     path : Path
         Path of the model.
-    opened : Opened
-    sources : list of Source
-    progress : Progress
-    is_stopped : callable
 
     Attributes
     ----------
