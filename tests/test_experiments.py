@@ -87,6 +87,7 @@ def test_paper_experiment_judges_every_claim(tmp_path, name):
     assert places
     assert places <= {(claim["paper"], claim["where"]) for claim in known}
     assert {claim["holds"] for claim in claims} <= {"yes", "no", "partly"}
+    assert all(bool(claim["why"]) == (claim["holds"] != "yes") for claim in claims)
     duals = {}
     for row in report["tables"]["curves"] if name == "figure2" else []:
         duals.setdefault((row["data"], row["method"]), []).append(row["dual"])
