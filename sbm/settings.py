@@ -154,10 +154,7 @@ def _read_validate(value: Any) -> float | str | None:
 def read_threshold(value: Any) -> tuple[float, float] | None:
     """Return the costs of a false positive and a false negative; None for F1.
 
-    Raises
-    ------
-    SettingsError
-        The value is neither ``f1`` nor ``cost:FP,FN``.
+    Raises `SettingsError` if the value is neither ``f1`` nor ``cost:FP,FN``.
     """
     if value == "f1":
         return None

@@ -116,10 +116,7 @@ def _is_sparse(schema: pa.Schema) -> bool:
 def find_layout(source: Source) -> None:
     """Set `is_sparse` of a source that is a file.
 
-    Raises
-    ------
-    DataError
-        pyarrow is not installed, or the file is damaged.
+    Raises `DataError` if pyarrow is not installed, or the file is damaged.
     """
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
@@ -282,10 +279,8 @@ def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
 def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[str]:
     """Check the types of the columns and return those that hold words.
 
-    Raises
-    ------
-    DataError
-        A type is neither numbers nor words, or differs from that in the sources before.
+    Raises `DataError` if a type is neither numbers nor words, or differs from that in the sources
+    before.
     """
     options, words = source.options, []
     missing = [name for name in options.kinds if name not in schema.names]

@@ -154,10 +154,7 @@ def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
 def refuse_long_row(place: str, nnz: int, largest: int) -> None:
     """Check that a row fits in memory.
 
-    Raises
-    ------
-    DataError
-        The row has more than `largest` nonzeros.
+    Raises `DataError` if the row has more than `largest` nonzeros.
     """
     if nnz > largest:
         raise DataError(
@@ -298,10 +295,7 @@ def convert_pieces(
 ) -> Iterator[tuple[Source, T]]:
     """Convert pieces of rows in threads, and yield them in order; see `convert_sources`.
 
-    Raises
-    ------
-    DataError
-        A row is invalid and `skip` is false.
+    Raises `DataError` if a row is invalid and `skip` is false.
     """
     flight: deque[tuple[RowPiece, Future[T]]] = deque()
     for piece in pieces:

@@ -157,10 +157,7 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
 
     A folder stands for the Parquet and Feather files in it.
 
-    Raises
-    ------
-    DataError
-        A file is missing, or a pattern or folder has no files.
+    Raises `DataError` if a file is missing, or a pattern or folder has no files.
     """
     found = []
     for name in map(str, inputs):
@@ -189,10 +186,7 @@ def holds_tables(path: Path) -> bool:
 def _files_in(folder: str) -> list[str]:
     """Return the tables in a folder and its subfolders, in the order of their names.
 
-    Raises
-    ------
-    DataError
-        There are none.
+    Raises `DataError` if there are none.
     """
     names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]

@@ -49,10 +49,8 @@ def parts(n: int, n_outputs: int) -> Iterator[slice]:
 def check_output(path: Path) -> None:
     """Check that a model can be written to a path.
 
-    Raises
-    ------
-    StoreError
-        If the path is a folder or another file than an sbm file, or its folder does not exist.
+    Raises `StoreError` if the path is a folder or another file than an sbm file, or its folder does
+    not exist.
     """
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give a file name for the model with -o")

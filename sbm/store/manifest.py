@@ -62,10 +62,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check the manifest of a store.
 
-    Raises
-    ------
-    StoreError
-        If the manifest is missing, damaged or has an unsupported version.
+    Raises `StoreError` if the manifest is missing, damaged or has an unsupported version.
     """
     path = folder / MANIFEST
     try:

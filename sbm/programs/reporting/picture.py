@@ -103,10 +103,7 @@ def _write(path: str | Path, pieces: Iterable[bytes], option: str) -> None:
 def draw_charts(charts: Sequence[LineChart], path: str | Path) -> None:
     """Draw line charts side by side into a PNG file.
 
-    Raises
-    ------
-    StoreError
-        The file cannot be written.
+    Raises `StoreError` if the file cannot be written.
     """
     figure = _figure(5.0 * len(charts) + 1.0, 4.4)
     keys: dict[str, Any] = {}

@@ -77,10 +77,7 @@ def scratch(target: Path) -> Iterator[Path]:
 def appended(target: Path) -> Iterator[dict[str, Any]]:
     """Lock a store to append to and yield its manifest. On failure, remove what was added.
 
-    Raises
-    ------
-    StoreError
-        The target is not a store, is a shard, or is in use.
+    Raises `StoreError` if the target is not a store, is a shard, or is in use.
     """
     store_files.require_whole(store_files.BlockStore(target))  # create no lock file elsewhere
     with lock(target / "lock", f"the store {target}"):

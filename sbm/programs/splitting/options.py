@@ -172,10 +172,7 @@ def input_options(
 ) -> InputOptions:
     """Return how to read inputs, from the arguments of `sbm.split`.
 
-    Raises
-    ------
-    DataError, StoreError
-        The file of names is invalid or cannot be read.
+    Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read.
     """
     table = NameTable() if names else None
     if feature_names is not None:
@@ -208,10 +205,7 @@ def check_ids(
     While features are counted there are no batches, but their memory stays reserved: a table that
     grows needs more than its final size.
 
-    Raises
-    ------
-    MemoryPlanError
-        They do not fit.
+    Raises `MemoryPlanError` if they do not fit.
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
     needed += 0 if names is None else names.nbytes

@@ -133,10 +133,7 @@ class RowWeights:
     def read(self, chunk: Chunk, out: Floats) -> None:
         """Write the weights of a chunk's rows to `out`, shape (at least n_rows,).
 
-        Raises
-        ------
-        StoreError
-            The temporary file cannot be read.
+        Raises `StoreError` if the temporary file cannot be read.
         """
         place = 8 * self._place[chunk.block, chunk.number]
         try:  # pread, because several threads read

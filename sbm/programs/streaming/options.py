@@ -215,10 +215,7 @@ _USUAL = ("checkpoint_every", "on_error")
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
     """Return the previous values, updated by the current ones.
 
-    Raises
-    ------
-    SettingsError
-        A value in `kept` has changed.
+    Raises `SettingsError` if a value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:
