@@ -300,14 +300,7 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             )
         is_word = k in columns.text or _is_word(kind)
         if k == columns.label:
-            known = source.options.words.are_words
-            source.options.words.are_words = is_word if known is None else known
-            if known not in (None, is_word):
-                held = "words" if known else "numbers"
-                raise DataError(
-                    f"{source.name}: labels in column {name} have type {kind}, but were {held} "
-                    "before"
-                )
+            _note_labels(source, kind, is_word)
         elif k == columns.weight and is_word:
             raise DataError(f"{source.name}: weights in column {name} have type {kind}")
         elif k != columns.weight:
@@ -371,14 +364,20 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
         if not is_fit(kind):
             raise DataError(f"{source.name}: column {column} has type {kind}; expected {what}")
     if label in schema.names:
-        is_word, known = _is_word(schema.field(label).type), options.words.are_words
-        options.words.are_words = is_word if known is None else known
-        if known not in (None, is_word):
-            raise DataError(
-                f"{source.name}: labels have type {schema.field(label).type}, but were "
-                f"{'words' if known else 'numbers'} before"
-            )
+        kind = schema.field(label).type
+        _note_labels(source, kind, _is_word(kind))
     return [column for column, _, _ in wanted]
+
+
+def _note_labels(source: Source, kind: pa.DataType, are_words: bool) -> None:
+    """Note whether labels are words; raise `DataError` if they were otherwise before."""
+    words = source.options.words
+    if words.are_words not in (None, are_words):
+        raise DataError(
+            f"{source.name}: labels have type {kind}, but were "
+            f"{'words' if words.are_words else 'numbers'} before"
+        )
+    words.are_words = are_words
 
 
 def _is_integer(kind: pa.DataType) -> bool:

@@ -26,7 +26,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
-from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, ParsedText
+from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.units import format_number
 
@@ -278,10 +278,7 @@ def _describe(identity: int, value: float) -> str:
     found = f"found {format_number(value)} as the value of feature {identity}"
     if not np.isfinite(value):
         return f"{found}, but only finite numbers are allowed"
-    return (
-        f"{found}, too large for the value type (limit: float64 1.79e308, float32 3.4e38; "
-        "see --dtype)"
-    )
+    return f"{found}, {TOO_LARGE}"
 
 
 def convert_pieces(

@@ -37,7 +37,7 @@ from sbm.units import format_size
 
 __all__ = [
     "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
-    "holds_tables", "one_ahead", "parse_sources", "size_of", "unpacked",
+    "holds_tables", "one_ahead", "size_of", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -676,10 +676,3 @@ def _take(
 
 
 _TORN = " (the last line has no line end, so the text may be truncated)"
-
-
-def parse_sources(
-    sources: Sequence[Source], pool: ThreadPoolExecutor, *, ahead: int, **options: Any
-) -> Iterator[tuple[Source, ParsedText]]:
-    """Yield parsed pieces without conversion; see `convert_sources`."""
-    return convert_sources(sources, pool, ParsedText.copy, ahead=ahead, **options)

@@ -13,6 +13,7 @@ from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.names import Names
 from sbm.store import container
+from sbm.store.files import require_place
 from sbm.units import format_number
 
 __all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
@@ -52,12 +53,9 @@ def check_output(path: Path) -> None:
     Raises `StoreError` if the path is a folder or another file than an sbm file, or its folder does
     not exist.
     """
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; give a file name for the model with -o")
+    require_place(path)
     if path.exists() and not container.is_container(path):
         raise StoreError(f"{path} exists and is not a model; choose another name with -o")
-    if not path.parent.is_dir():
-        raise StoreError(f"{path.parent} is not a folder; create it or choose another with -o")
 
 
 @dataclass

@@ -35,7 +35,7 @@ from sbm.inputs.remote import is_remote
 from sbm.inputs.text import Source, expand_names
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
-from sbm.programs.splitting.options import Reading, SplitOptions, input_options
+from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -198,10 +198,11 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    how_to_read = input_options(
-        format, hash_bits, label, categorical, weight, exclude, feature_names, names
-    )
-    sources, store = find_sources(inputs, store, append, how_to_read, name)
+    reading = Reading(
+        format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
+        exclude=exclude, feature_names=feature_names, names=names,
+    )  # fmt: skip
+    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
@@ -414,7 +415,7 @@ class _Filling:
             raise SettingsError(
                 f"{self.target} holds {manifest['dtype']} values; use --dtype {manifest['dtype']}"
             )
-        ids = IdTable(_known_ids(self.folder) if generation else None)
+        ids = IdTable(BlockStore(self.folder).read_feature_ids() if generation else None)
         known = len(ids)
         before = manifest["labels"] or {"values": None, "counts": []}
         labels = Labels(before["values"], before["counts"])
@@ -515,10 +516,6 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
         "labels": {"values": [], "counts": []}, "class_values": None, "blocks": [],
         "generations": [],
     }  # fmt: skip
-
-
-def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
-    return BlockStore(folder).read_feature_ids()
 
 
 def _report(

@@ -69,6 +69,16 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
+def require_place(path: Path, option: str = "-o") -> None:
+    """Raise `StoreError` if a file cannot be written here: a folder, or one in no folder."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give a file name with {option}")
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"{path.parent} is not a folder; create it, or choose another place with {option}"
+        )
+
+
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn an `OSError` from reading `path` into a `StoreError`; re-raise those of other files."""

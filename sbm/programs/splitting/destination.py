@@ -45,25 +45,16 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
     _refuse_to_replace(target, force, ways)
     with contextlib.ExitStack() as locks:
         _lock_older(target, locks)
-        partial = _make_partial(target, locks)
-        try:
-            store_files.remove_leftovers(partial)
-            yield partial
-            _refuse_to_replace(target, force, ways)
-            put_in_place(partial, target)
-        finally:
-            remove([partial])  # holds an older store, or an incomplete one
+        # At the end it holds an older store, or an incomplete one.
+        partial = locks.enter_context(scratch(target))
+        yield partial
+        _refuse_to_replace(target, force, ways)
+        put_in_place(partial, target)
 
 
 @contextlib.contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """Provide a folder for blocks that do not fit in memory; it is removed at the end.
-
-    Parameters
-    ----------
-    target : Path
-        The folder is ``TARGET.partial``.
-    """
+    """Provide the folder ``TARGET.partial``, which is removed at the end."""
     with contextlib.ExitStack() as locks:
         partial = _make_partial(target, locks)
         try:
