@@ -132,7 +132,6 @@ OPTIONS: dict[str, Option] = {
     "sample_seconds": Option(float, "seconds between two samples"),
     "bmd_max_passes": Option(_count, "maximum passes without a cache"),
     "read_rates": Option(_rate, "bytes per second, or none"),
-    "gaps": Option(float, "relative gaps at which safe rows are counted"),
     "grid": Option(str, "values of C for sbm tune; -C is for the single training"),
     "folds": Option(_count, "--folds of sbm tune"),
     "alone": Option(bool, "also train each model of each fold separately"),
