@@ -349,7 +349,9 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
     label, may_lack = options.label or "label", options.labels is not True
     wanted = [("indices", _is_list_of(_is_integer), "lists of numbers")]
     if label in schema.names or not may_lack:
-        wanted.insert(0, (label, _is_number_or_word, "numbers or strings"))
+        wanted.insert(
+            0, (label, lambda kind: _is_number(kind) or _is_word(kind), "numbers or strings")
+        )
     if "values" in schema.names:
         wanted.append(("values", _is_list_of(_is_number), "lists of numbers"))
     if options.weight is not None and (options.weight in schema.names or not may_lack):
@@ -396,10 +398,6 @@ def _is_word(kind: pa.DataType) -> bool:
     )
 
 
-def _is_number_or_word(kind: pa.DataType) -> bool:
-    return _is_number(kind) or _is_word(kind)
-
-
 def _is_number(kind: pa.DataType) -> bool:
     import pyarrow.types as kinds
 
@@ -423,13 +421,17 @@ def _is_list_of(is_fit: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType]
 
 def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Batch:
     """Convert a batch of records; invalid rows have no nonzeros."""
+    import pyarrow as pa
+
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
     label = options.label or "label"
     y = batch.column(label) if label in batch.schema.names else None
     lengths, refused = _lengths(None if options.labels is not True else y, lists)
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
-    ids, *values = [_flat(column, good) for column in lists]
+    if refused:
+        lists = [column.filter(pa.array(good)) for column in lists]
+    ids, *values = [_numbers(column.flatten()) for column in lists]
     labels, weights = np.full(batch.num_rows, np.nan), None
     if y is not None and options.words.are_words:
         cells = _cells(y, True)
@@ -470,13 +472,6 @@ def _lengths(
     counts = lengths[0].astype(np.int64)
     counts[list(refused)] = 0
     return counts, refused
-
-
-def _flat(column: pa.Array, good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Concatenate the lists of the good rows."""
-    import pyarrow as pa
-
-    return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:

@@ -332,7 +332,10 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     """
     size = 0
     if isinstance(chunks, Sequence):
-        size = sum(_bytes_of(*_matrix(chunk, k)) for k, chunk in enumerate(chunks))
+        for k, chunk in enumerate(chunks):
+            X, _ = _matrix(chunk, k)
+            nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
+            size += _NONZERO * (int(nnz) + int(X.shape[0]))
     return Source(name, size, chunks=chunks, format="chunks", options=options)
 
 
@@ -394,11 +397,6 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
     if X.dtype.kind not in _NUMBERS:
         raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
     return X, y
-
-
-def _bytes_of(X: Any, y: Any) -> int:
-    nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
-    return _NONZERO * (int(nnz) + int(X.shape[0]))
 
 
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:

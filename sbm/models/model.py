@@ -325,7 +325,7 @@ class Model:
         """Return the arrays of the file that hold the nonzero weights."""
         outputs = self.W.shape[1]
         n_weights = int(np.count_nonzero(self.W))
-        kind = _column_type(outputs)
+        kind = "|u1" if outputs < 1 << 8 else "<u2" if outputs < 1 << 16 else "<i4"
         size = np.dtype(kind).itemsize
 
         def rows() -> Iterator[npt.NDArray[np.float64]]:
@@ -573,11 +573,6 @@ def _is_number(x: Any) -> bool:
 def _is_source(source: Any) -> bool:
     counts = [source.get(key, 0) for key in ("rows", "skipped", "bytes")]
     return isinstance(source["name"], str) and all(type(n) is int and n >= 0 for n in counts)
-
-
-def _column_type(n_outputs: int) -> str:
-    """Return the smallest integer type for column numbers."""
-    return "|u1" if n_outputs < 1 << 8 else "<u2" if n_outputs < 1 << 16 else "<i4"
 
 
 def _spread(arrays: dict[str, Any]) -> npt.NDArray[np.float64]:

@@ -30,7 +30,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
-from sbm.inputs.nametable import LabelWords, NameTable
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.remote import is_remote
 from sbm.inputs.text import Source, expand_names
 from sbm.programs.splitting.deal import Dealer
@@ -430,7 +430,9 @@ class _Filling:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
         assert dealt.dealer.writer is not None
-        report |= {"left_out": dealt.left_out, "collisions": _collisions(table)}
+        pairs = [] if table is None else table.collisions
+        report["collisions"] = [[name.decode("utf-8", "replace") for name in p] for p in pairs]
+        report["left_out"] = dealt.left_out
         return report, dealt.dealer.writer
 
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
@@ -501,12 +503,6 @@ def _add_generation(
         manifest["class_values"] = labels.values
     if dealer.has_values:
         manifest["value_type"] = manifest["dtype"]
-
-
-def _collisions(names: NameTable | None) -> list[list[str]]:
-    """Return examples of names that share an id."""
-    pairs = [] if names is None else names.collisions
-    return [[name.decode("utf-8", "replace") for name in pair] for pair in pairs]
 
 
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
