@@ -300,7 +300,7 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             )
         is_word = k in columns.text or _is_word(kind)
         if k == columns.label:
-            _note_labels(source, kind, is_word)
+            _note_labels(source, name, kind, is_word)
         elif k == columns.weight and is_word:
             raise DataError(f"{source.name}: weights in column {name} have type {kind}")
         elif k != columns.weight:
@@ -367,16 +367,16 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
             raise DataError(f"{source.name}: column {column} has type {kind}; expected {what}")
     if label in schema.names:
         kind = schema.field(label).type
-        _note_labels(source, kind, _is_word(kind))
+        _note_labels(source, label, kind, _is_word(kind))
     return [column for column, _, _ in wanted]
 
 
-def _note_labels(source: Source, kind: pa.DataType, are_words: bool) -> None:
+def _note_labels(source: Source, column: str, kind: pa.DataType, are_words: bool) -> None:
     """Note whether labels are words; raise `DataError` if they were otherwise before."""
     words = source.options.words
     if words.are_words not in (None, are_words):
         raise DataError(
-            f"{source.name}: labels have type {kind}, but were "
+            f"{source.name}: labels in column {column} have type {kind}, but were "
             f"{'words' if words.are_words else 'numbers'} before"
         )
     words.are_words = are_words
