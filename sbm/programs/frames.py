@@ -49,7 +49,9 @@ def matrix_of(model: Model, frame: Any) -> Any:
             raise DataError(piece.problems[0])
         rows = piece.parsed
         ids.append(rows.ids)
-        values.append(np.ones(len(rows.ids)) if rows.values is None else rows.values)
+        values.append(
+            np.ones(len(rows.ids)) if rows.values is None else np.asarray(rows.values, np.float64)
+        )
         lengths.append(np.diff(rows.indptr))
     for warning in other_columns([source]):
         warnings.warn(warning, stacklevel=4)
