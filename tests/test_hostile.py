@@ -158,7 +158,7 @@ def lay(
         "crc32": zlib.crc32(crc32.tobytes()),
     }  # fmt: skip
     content = {
-        "format": "sbm-store", "version": 2, "rows": rows, "features": 4, "nnz": nnz,
+        "format": "sbm-store", "version": 1, "rows": rows, "features": 4, "nnz": nnz,
         "value_type": "float32", "dtype": "float32",
         "labels": {"values": [-1.0, 1.0], "counts": [2, 1]}, "class_values": None,
         "blocks": [entry],
@@ -233,7 +233,7 @@ def test_manifest_values_are_checked(tmp_path):
         labels(-1.0, 1.0, counts=(2, 1, 0)), {"labels": {}}, {"labels": None},
         {"labels": None, "class_values": []}, {"labels": None, "class_values": [math.inf, 0.0]},
         {"value_type": "ones"}, {"value_type": "float64"}, {"value_type": "int8"},
-        {"dtype": "float16"}, {"version": 1}, {"version": True}, {"format": "sbm-run"},
+        {"dtype": "float16"}, {"version": 2}, {"version": True}, {"format": "sbm-run"},
         {"blocks": 5}, {"blocks": [{}]}, {"blocks": []}, {"blocks": ["block-000000.sbb"]},
         {"generations": [{}]}, {"generations": []}, {"generations": None},
         {"ids": (5, -7, 9, 1)}, {"ids": (5.0, 7, 9, 1)}, {"ids": ((5, 7), (9, 1))},

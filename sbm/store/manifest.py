@@ -29,7 +29,7 @@ __all__ = [
 
 
 FORMAT = "sbm-store"
-VERSION = 2
+VERSION = 1
 MANIFEST = "manifest.json"
 # Bytes of a nonzero in memory, including its index.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
