@@ -433,10 +433,25 @@ def test_invalid_models_are_refused(tmp_path):
         container.write(path, "model", arrays, META)
         with pytest.raises(StoreError, match=str(path)):
             sbm.Model.load(path)
-    for change in ({"labels": [1.0]}, {"labels": [1.0, 2.0]}, {"labels": [1.0, 1.0, 2.0]},
-                   {"labels": [1.0, 2.0, math.nan]}, {"bias": "x"}, {"info": []}):  # fmt: skip
+    for W in (np.ones((1, 3)), np.ones(3), np.ones((3, 0)), np.ones((3, 3), np.int64)):
+        container.write(path, "model", WIDE | {"W": W}, META)
+        refuse(path, lambda: sbm.Model.load(path))
+    source = {"name": "a", "rows": 1}
+    infos = [
+        [], {"loss": 3}, {"certificate": 3}, {"sources": {}},
+        {"sources": [source | {"rows": -1}]}, {"sources": [source | {"name": 3}]},
+    ]  # fmt: skip
+    for change in (
+        {"labels": []}, {"labels": [1.0]}, {"labels": [1.0, 2.0]}, {"labels": [1.0, 1.0, 2.0]},
+        {"labels": [1.0, 2.0, math.nan]}, {"labels": [True, 2.0, 3.0]}, {"bias": "x"},
+        {"labels": [1.0, 2.0, 3.0, 4.0]}, {"bias": math.inf}, *({"info": info} for info in infos),
+    ):  # fmt: skip
         container.write(path, "model", WIDE, META | change)
         refuse(path, lambda: sbm.Model.load(path))
+    container.write(path, "model", WIDE, {})
+    refuse(path, lambda: sbm.Model.load(path))
+    container.write(path, "model", WIDE, META | {"labels": [3.0, -1.0, 2.0]})
+    assert sbm.Model.load(path).labels == [3.0, -1.0, 2.0]
 
 
 def test_model_info_cannot_override_kind(tmp_path):

@@ -90,11 +90,11 @@ RESULTS = {
         "bench cache --data SMALL --also W8A --also A9A --runs 3 -o OUT",
     ),
     "screening": Result(
-        "savings by skipping rows at rest; rows that gap-safe rules could fix",
+        "savings by skipping rows at rest",
         "bench screening --data TEXT --runs 3 -o OUT",
     ),
     "threads": Result(
-        "one thread and two, and eight by extrapolation",
+        "one thread and two",
         "bench threads --data TEXT --runs 3 -o OUT",
     ),
     "tune": Result(

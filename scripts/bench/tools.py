@@ -131,13 +131,7 @@ class Running:
         return int(children.split()[0]) if children.strip() else None
 
     def wait(self, codes: Sequence[int] = (0,)) -> Finished:
-        """Wait for its end.
-
-        Raises
-        ------
-        BenchError
-            It ended with a code that is not in `codes`.
-        """
+        """Wait for its end. Raises `BenchError` if it ended with a code that is not in `codes`."""
         stdout, stderr = self._process.communicate()
         try:
             facts = json.loads(self._facts.read_text())
@@ -171,10 +165,7 @@ def run_process(
 ) -> Finished:
     """Run a process to its end and measure it from outside.
 
-    Raises
-    ------
-    BenchError
-        It ended with a code that is not in `codes`.
+    Raises `BenchError` if it ended with a code that is not in `codes`.
     """
     with started_process(command, folder=folder) as running:
         return running.wait(codes)
