@@ -136,6 +136,10 @@ RESULTS = {
         "processes that train one model over MPI: rounds, passes, bytes and updates to given gaps",
         "bench ranks --reference REFERENCE -o OUT",
     ),
+    "report": Result(
+        "gap, objective and test accuracy of four trainings, as `sbm report` draws them",
+        "bench report --data A9A -o OUT",
+    ),
     "drift": Result(
         "drift of the running weights from the sum over their alphas in up to 100 passes",
         "bench drift --rows 200 --passes 1,10,100 -o OUT",
@@ -189,9 +193,13 @@ RESULTS = {
         "random examples of the tests of readers and codecs, in guarded memory",
         "torture --examples 100 --seed 1 --json OUT.json",
     ),
+    "torture-hostile": Result(
+        "compressed bombs, concurrent writers of one output, records with forged fields",
+        "torture --hostile 1200 --seed 0 --json OUT.json",
+    ),
     "torture-memory": Result(
-        "commands at the smallest `--mem` that they accept; extreme numbers; hostile inputs",
-        "torture --memory 60 --numbers 300 --hostile 60 --seed 0 --json OUT.json",
+        "commands at the smallest `--mem` that they accept, and extreme numbers in every problem",
+        "torture --memory 100 --numbers 300 --seed 0 --json OUT.json",
     ),
     "mutations": Result(
         "important lines broken one by one, and the first test that notices each",
