@@ -89,7 +89,8 @@ class Columns:
         Raises
         ------
         DataError
-            A column is missing, a name occurs twice, or two names have the same id.
+            A column is missing (also one of the tables before), a name occurs twice, or two names
+            have the same id.
         """
         assert options.hash_bits is not None
         twice = [name for name, n in Counter(names).items() if n > 1]
@@ -133,6 +134,7 @@ class Columns:
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
         columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
         columns_of._refuse_collisions(place)
+        columns_of._refuse_missing(place)
         return columns_of
 
     def _features(self) -> list[int]:
@@ -143,6 +145,17 @@ class Columns:
     def features(self) -> list[str]:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
+
+    def _refuse_missing(self, place: str) -> None:
+        """Raise `DataError` if a feature of the tables before has no column."""
+        missing = [name for name in self.options.kinds if name not in self.names]
+        if missing and self.options.labels is True:
+            raise DataError(
+                f"{place}: found no column {missing[0]}, which the data before have; add it, or "
+                f"leave it out of all with --exclude {missing[0]}"
+            )
+        for name in self.features:
+            self.options.kinds.setdefault(name, None)
 
     def _refuse_collisions(self, place: str) -> None:
         """Raise `DataError` if two columns have the same id."""
@@ -267,9 +280,11 @@ class Columns:
         return labels
 
     def _too_large(self, column: int, cell: str) -> str:
-        return (
-            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
-            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
+        found = f"found {cell.strip()} in column {self.names[column]}, "
+        if _NOT_FINITE.fullmatch(cell):
+            return found + "but only finite numbers are allowed"
+        return found + (
+            "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
         )
 
 

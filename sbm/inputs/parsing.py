@@ -52,8 +52,8 @@ class InputOptions:
         Receives the names of features; None to drop them.
     words : LabelWords
         How labels become numbers.
-    kinds : dict of str to bool
-        Whether each column of the tables read so far holds only words.
+    kinds : dict of str to (bool or None)
+        Whether each column of the tables read so far holds only words; None for CSV.
     """
 
     format: str | None = None
@@ -66,7 +66,7 @@ class InputOptions:
     columns: tuple[str, ...] = ()
     names: NameTable | None = None
     words: LabelWords = field(default_factory=LabelWords)
-    kinds: dict[str, bool] = field(default_factory=dict)
+    kinds: dict[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bits = self.hash_bits

@@ -34,8 +34,9 @@ def cat(
 ) -> dict[str, Any]:
     """Write the rows of a store in the order of its sources, without expired ones.
 
-    Splitting the output again gives the same rows. LIBSVM text has no row weights and no words: a
-    label that is a word is written as its number. Parquet and Feather files have both.
+    Splitting the output again gives the same rows. Ids are in ascending order. LIBSVM text has no row
+    weights and no words: a label that is a word is written as its number. Parquet and Feather files
+    have both.
 
     Parameters
     ----------
@@ -95,11 +96,15 @@ def cat(
 
 
 class _Rows:
-    """The rows of a store in the order of its sources, in batches of about `_NNZ` nonzeros."""
+    """The rows of a store in the order of its sources, in batches of about `_NNZ` nonzeros.
+
+    Ids are in ascending order, as LIBLINEAR requires.
+    """
 
     def __init__(self, store: BlockStore, progress: Progress) -> None:
         self._store, self._progress = store, progress
         self._ids = store.read_feature_ids()
+        self._ranks = np.argsort(np.argsort(self._ids))
 
     def __iter__(self) -> Iterator[SparseRows]:
         store, done = self._store, 0
@@ -120,6 +125,8 @@ class _Rows:
                     some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
                     some.lengths,
                 ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
+                begins = np.repeat(np.arange(len(some)) << 32, some.lengths)
+                places = places[np.argsort(begins + self._ranks[rows.indices[places]])]
                 y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
                 yield SparseRows(
                     [words[label] for label in y.tolist()] if words else y,
