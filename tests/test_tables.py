@@ -158,7 +158,11 @@ REFUSED = [
     ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
     ({}, {"categorical": ["v"]}, r"column v of --categorical not found"),
     ({}, {"weight": "city"}, r"weights in column city have type large_string"),
-    ({"size": pa.array([np.inf] + [1.0] * (N - 1))}, {}, r"found inf in column size, but only finite"),
+    (
+        {"size": pa.array([np.inf] + [1.0] * (N - 1))},
+        {},
+        r"found inf in column size, but only finite",
+    ),
     ({"label": pa.array([None] + ["yes"] * (N - 1))}, {}, r"row 1: found '' where a label"),
     ({}, {"hash_bits": 2}, r"columns \w+ and \w+ have the same id in 2 bits; use --hash-bits \d"),
 ]

@@ -34,9 +34,9 @@ def cat(
 ) -> dict[str, Any]:
     """Write the rows of a store in the order of its sources, without expired ones.
 
-    Splitting the output again gives the same rows. Ids are in ascending order. LIBSVM text has no row
-    weights and no words: a label that is a word is written as its number. Parquet and Feather files
-    have both.
+    Splitting the output again gives the same rows. Ids are in ascending order. LIBSVM text has no
+    row weights and no words: a label that is a word is written as its number. Parquet and Feather
+    files have both.
 
     Parameters
     ----------
