@@ -5,12 +5,10 @@ import json
 import math
 import sys
 
-import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
 from launching import environment, needs_mpi
 from processes import finished
-from threads import in_threads
 
 PEERS = ("liblinear", "sklearn", "vowpalwabbit", "matplotlib")
 MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
@@ -109,33 +107,6 @@ def test_table_2_has_every_learner(tmp_path):
 def test_claims_page_matches_results():
     script, results = load_script("papers.claims"), SCRIPTS / "results"
     assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))
-
-
-# ------------------------------------------------------------------------------- the cost model
-
-
-def test_cost_model_results_are_current(tmp_path, capsys):
-    load_script("bench.cost_model").main(["-o", str(tmp_path / "cost-model")])
-    for ending in (".md", ".json"):
-        kept = SCRIPTS / "results" / f"cost-model{ending}"
-        assert (tmp_path / f"cost-model{ending}").read_text() == kept.read_text()
-    assert capsys.readouterr().out == (tmp_path / "cost-model.md").read_text()
-
-
-@pytest.mark.parametrize(("machines", "share", "sparse"), [
-    (2, 1.0, False), (4, 0.1, True), (2, 0.25, None), (4, 0.6, None), (4, 0.03, None),
-])  # fmt: skip
-def test_cost_model_counts_the_bytes_sent(machines, share, sparse):
-    model, n = load_script("bench.cost_model"), 700_000  # two slices
-    terms = [np.random.default_rng([5, rank]).random(n) < share for rank in range(machines)]
-    changed, union = np.mean(terms), np.mean(np.any(terms, axis=0))
-    in_all = in_threads(machines, lambda c: c.add_up(terms[c.rank] * 1.0) or c.sent, sparse=sparse)
-    expected = {
-        False: model.dense_bytes(n, machines),
-        True: model.sparse_bytes(n, machines, changed, union),
-        None: model.chosen_bytes(n, machines, changed, union),
-    }[sparse]
-    assert in_all == pytest.approx([expected] * machines, rel=0.05)
 
 
 # -------------------------------------------------------------------------------------- usage

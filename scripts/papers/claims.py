@@ -26,10 +26,7 @@ HEADINGS = {
 def collect(folder: Path) -> list[dict[str, Any]]:
     """Return the claims in the results of a folder, each with the name of its file.
 
-    Raises
-    ------
-    ValueError
-        There are none.
+    Raises `ValueError` if there are none.
     """
     claims = []
     for path in sorted(folder.glob("paper-*.json")):

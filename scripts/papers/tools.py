@@ -26,8 +26,6 @@ class Claims:
 
     Parameters
     ----------
-    report : Report
-    paper : str
     where : str
         In the paper, unless a claim says it itself.
     """
@@ -43,7 +41,6 @@ class Claims:
 
         Parameters
         ----------
-        claim : str
         data : str
             On which it was looked at.
         expected : str
