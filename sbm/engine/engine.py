@@ -36,7 +36,7 @@ from sbm.engine.sync import Combiner
 from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem
+from sbm.solver.problem import AnyProblem, Problem
 from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.solver.workers import Workers
@@ -203,7 +203,7 @@ class Engine:
         workers = choose_workers(settings.threads, self.store, problem, n)
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
-        elif workers > 1:
+        elif workers > 1 and isinstance(problem, Problem):
             solver.together = Workers(workers, problem, W)
         return solver
 

@@ -14,8 +14,10 @@ Blocks. A warm start needs few passes, so one pass too many is expensive. If a c
 the tolerance, the next pass visits only as many randomly chosen blocks as are needed if the gap
 keeps shrinking at the same rate. Then the model is certified again.
 
-Workers. Two workers solve side by side, more with ``--threads`` above 2, if the rows have many times
-as many nonzeros as there are weights. So the model does not depend on the cores of a machine.
+Workers. With ``--threads`` above 2, so many workers solve side by side, if the rows have many times
+as many nonzeros as there are weights. Two workers are no faster than one: together they make more
+visits, and each visit takes longer. Only the setting counts, so the model does not depend on the
+cores of the machine.
 
 Cache. Rows whose alpha is strictly inside its bounds are visited until the end; the others come to
 rest. So with `auto` the next cache holds `ROOM` times as many rows as there were free alphas in the
@@ -67,9 +69,9 @@ LEAST_PASSES = 3  # before a switch to Newton's method
 # by this factor.
 TRIAL_SHARE, TRIAL_GROWTH = 0.05, 1.3
 ROOM = 1.5
-WORKERS = 2
-# Nonzeros of the rows for several workers to pay: at least so many, and so many per weight.
-LEAST_NNZ, LEAST_PER_WEIGHT = 2_000_000, 10
+LEAST_WORKERS = 3
+# Nonzeros for several workers to pay: at least so many for each, and so many per weight.
+WORKER_NNZ, PER_WEIGHT = 500_000, 2
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,9 @@ def choose_workers(
     """
     if problem.listed or isinstance(problem, OneClass) or learners > 1:
         return 1
-    n = max(WORKERS, threads or WORKERS)
-    pays = store.nnz >= max(LEAST_NNZ, LEAST_PER_WEIGHT * n // WORKERS * store.n_features)
-    return n if pays else 1
+    n = threads or 1
+    pays = store.nnz >= n * max(WORKER_NNZ, PER_WEIGHT * store.n_features)
+    return n if n >= LEAST_WORKERS and pays else 1
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:

@@ -70,7 +70,7 @@ class Damping:
     extra : float
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
-        Bucket of each weight, plus 128 if it has changed. None: buckets by the number of the weight.
+        Bucket of each weight, plus 128 if it has changed. None: see `bucket_of` in the kernels.
     touched : ndarray, int32
         The number of changed weights, then as many of them as fit.
     """

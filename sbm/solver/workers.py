@@ -1,24 +1,25 @@
-"""Rounds over a working set by several workers, which may run in threads of their own.
+"""Rounds over a working set by several workers, each in a thread of its own.
 
-In a round each worker visits a share of the rows, in an order of its own, and moves its own view of
-W. Then the changes of all workers are added up. A round of many nonzeros has several such sums.
+In a round each worker visits a share of the rows, in random order, and moves its own view of W.
+Then the changes of all workers are added up; a long round has several such sums, and more of the
+frequent weights, which carry most of the interference.
 
-Damping. If all workers push a weight in the same direction, the sum goes too far. So each worker moves
-its view by σ times its change, as in CoCoA+ (Ma et al. 2015; Smith et al. 2018), but with a factor σ
-for each bucket of weights. Features are numbered in the order in which they first occur, so that
-frequent ones have small numbers: a bucket has the weights from 2^b to 2^(b + 1). σ is a moving average
-of |Σ_t d_t|² / Σ_t |d_t|² over the last sums: 1 if the changes d_t of the workers are independent, and
-the number of workers if they are equal.
+Damping. If all workers push a weight in the same direction, the sum goes too far. So each worker
+moves its view by σ times its change, as in CoCoA+ (Ma et al. 2015; Smith et al. 2018), but with a
+factor σ for each bucket of weights. Features are numbered in the order in which they first occur,
+so frequent ones have small numbers: a bucket has the weights from 2^b - 1 to 2^(b + 1) - 2. σ is a
+moving average of |Σ_t d_t|² / Σ_t |d_t|² over the last sums: 1 if the changes d_t of the workers
+are independent, and the number of workers if they are equal.
 
-Guard. With σ equal to the number of workers, a sum never decreases F. If it decreases with less, the
-averages start again from there, and σ is kept larger than they suggest from then on.
+Guard. With σ equal to the number of workers, a sum never decreases F. If F decreases at a smaller
+σ, the averages start again from there, and a larger safety factor applies from then on.
 
-The result depends on the number of workers, but not on the threads that run them.
+The result depends on the number of workers, but not on how many of them run at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,12 +33,15 @@ from sbm.solver.problem import Damping, Problem, Rounds
 __all__ = ["Workers"]
 
 Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int32]
 
 BUCKETS, EXTRA = 32, 31  # as in kernels/common.py
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
 MORE_SPARE = 1.1  # factor on it after a decrease of F
+FREQUENT = 4096  # weights
 # Nonzeros that a worker visits between two sums: at least so many, and so many per weight.
-LEAST_NNZ, PER_WEIGHT = 200_000, 4
+LEAST_NNZ, PER_WEIGHT = 50_000, 1
+_SEGMENT = 1024  # weights that are added up together
 
 
 class Workers:
@@ -62,8 +66,9 @@ class Workers:
         self._damping = np.full(BUCKETS, float(n))
         # Moving averages of |Σ_t d_t|² and Σ_t |d_t|², by bucket.
         self._averages = np.zeros((2, BUCKETS))
-        self._spare = SPARE
+        self._spare = np.array([SPARE])
         self._common = load("sbm.solver.kernels.common")
+        self._kernels = load("sbm.solver.kernels.changes")
         self.dual_sum = 0.0
 
     def solve(self, work: WorkingSet, how: Rounds) -> Floats:
@@ -71,92 +76,105 @@ class Workers:
         n, each = self._n, work.rows.nnz / max(1, work.n)
         work.rest[: work.n] = 0
         self._views[:] = self._W[:, 0]
-        parts = [replace(how, limits=np.array([np.inf, 0.0])) for _ in range(n)]
-        total, gap, dual = np.zeros(5), 0.0, -np.inf
+        limits = np.full((n, 2), np.inf)  # of each worker, as in `Rounds`
+        total, dual = np.zeros(5), -np.inf
         for turn in range(how.rounds):
             places = self._list_rows(work, how)
             nnz = sum(map(len, places)) * each / n
-            n_sums = max(1, int(nnz / max(LEAST_NNZ, PER_WEIGHT * len(self._W))))
-            worst, gap, updates = 0.0, 0.0, 0.0
+            n_full = max(1, int(nnz / max(LEAST_NNZ, PER_WEIGHT * len(self._W))))
+            every = max(1, int(nnz / n_full / LEAST_NNZ))
+            n_sums = n_full * every
+            found, worst = np.zeros(5), 0.0
             for k in range(n_sums):
-
-                def visit(t: int, turn: int = turn, k: int = k, n_sums: int = n_sums) -> Floats:
-                    mine = places[t]
-                    mine = mine[len(mine) * k // n_sums : len(mine) * (k + 1) // n_sums]
-                    part = replace(
-                        parts[t], turn=turn, awake=mine, given=len(mine), damping=self._how_to()
-                    )
-                    return self._problem.solve(work, self._views[t, :, np.newaxis], part)
-
-                stats = np.sum(list(how.spread(visit, range(n))), axis=0)
-                worst = max(worst, *(float(part.limits[1]) for part in parts))
+                some = [
+                    mine[len(mine) * k // n_sums : len(mine) * (k + 1) // n_sums] for mine in places
+                ]
+                stats = self._visit(work, replace(how, turn=turn), some, limits)
+                worst = max(worst, float(limits[:, 1].max()))
+                found += stats
                 self.dual_sum += float(stats[0])
-                total[:1], total[2:4] = total[:1] + stats[:1], total[2:4] + stats[2:4]
-                gap, updates = gap + float(stats[1]), updates + float(stats[3])
-                before, dual = dual, self._add_up(how)
-                self._learn(dual < before)
-            total[1] = gap if how.stop > 0.0 else total[1] + gap
-            total[4] = turn + 1
-            is_solved = how.stop > 0.0 and gap <= how.stop * abs(dual)
+                if (k + 1) % every:
+                    self._add_up(how, FREQUENT)
+                    self._learn(False)
+                else:
+                    norm = self._add_up(how, len(self._W))
+                    before, dual = dual, self.dual_sum - 0.5 * norm
+                    self._learn(dual < before)
+            if how.stop > 0.0:
+                total[1] = 0.0  # only the gap of the last round counts
+            total += found
+            is_solved = how.stop > 0.0 and found[1] <= how.stop * abs(dual)
             if worst == 0.0 or (turn == 0 and worst <= how.inner_tol) or is_solved:
                 break
-            for part in parts:
-                part.limits[0] = worst
+            limits[:, 0] = worst
+        total[4] = turn + 1
         return total
 
-    def _list_rows(self, work: WorkingSet, how: Rounds) -> list[npt.NDArray[np.int32]]:
+    def _list_rows(self, work: WorkingSet, how: Rounds) -> list[Places]:
         """Return the rows that each worker visits in the next round, in order."""
+        rest = work.rest[: work.n]
         size = int(self._common.chunk_size(work.n, how.chunk))
         chunks = -(-work.n // size)
         state = self._common.permute(how.order, chunks, how.state[0])
         how.state[0] = int(state) % (1 << 64)  # kernels return it as int64
         ends = [chunks * t // self._n for t in range(self._n + 1)]
 
-        def work_on(t: int) -> npt.NDArray[np.int32]:
-            mine, seed = how.order[ends[t] : ends[t + 1]], how.state + np.uint64(2 * t)
+        def listed(t: int) -> Places:
+            mine, own_state = how.order[ends[t] : ends[t + 1]], how.state + np.uint64(2 * t)
             awake = how.awake[size * ends[t] : size * ends[t + 1]]
-            n = self._common.list_awake(mine, len(mine), size, seed, work.rest[: work.n], awake)
-            return awake[:n]
+            return awake[: self._common.list_awake(mine, len(mine), size, own_state, rest, awake)]
 
-        return list(how.spread(work_on, range(self._n)))
+        return list(how.spread(listed, range(self._n)))
 
-    def _how_to(self) -> Damping:
-        return Damping(self._damping, float(self._damping[EXTRA]), None, None)
+    def _visit(
+        self, work: WorkingSet, how: Rounds, places: Sequence[Places], limits: Floats
+    ) -> Floats:
+        """Let each worker visit some rows; return the sum of their statistics."""
+        damping = Damping(self._damping, float(self._damping[EXTRA]), None, None)
 
-    def _add_up(self, how: Rounds) -> float:
-        """Add up the changes of all workers, and learn from them; return the dual value."""
-        n, size = self._n, len(self._W)
-        ends, sums = [size * t // n for t in range(n + 1)], np.zeros((n, 3, BUCKETS))
-        kernels, has_extra = load("sbm.solver.kernels.workers"), self._problem.bias > 0
-
-        def work_on(t: int) -> None:
-            kernels.add_up(
-                ends[t], ends[t + 1], has_extra, self._damping, self._W[:, 0], self._views, sums[t]
+        def visit(t: int) -> Floats:
+            mine = replace(
+                how, awake=places[t], given=len(places[t]), limits=limits[t], damping=damping
             )
+            return self._problem.solve(work, self._views[t, :, np.newaxis], mine)
 
-        list(how.spread(work_on, range(n)))
+        total: Floats = np.sum(list(how.spread(visit, range(self._n))), axis=0)
+        return total
+
+    def _add_up(self, how: Rounds, size: int) -> float:
+        """Add up the workers' changes of the first weights; return their squared norm."""
+        size = min(size, len(self._W))
+        n = self._n if size > FREQUENT else 1
+        ends, sums = [size * t // n for t in range(n + 1)], np.zeros((n, 3, BUCKETS))
+        scratch = np.empty((n, 2, _SEGMENT))
+
+        def add_up(t: int) -> None:
+            self._kernels.add_up(
+                ends[t], ends[t + 1], self._problem.bias > 0, self._damping, self._W[:, 0],
+                self._views, scratch[t], sums[t],
+            )  # fmt: skip
+
+        list(how.spread(add_up, range(n)))
         self._squares = sums.sum(axis=0)
-        return self.dual_sum - 0.5 * float(self._squares[2].sum())
+        return float(self._squares[2].sum())
 
     def _learn(self, has_decreased: bool) -> None:
         """Update σ after a sum."""
         if has_decreased:
             self._averages[:] = 0.0
             self._damping[:] = self._n
-            self._spare = min(float(self._n), self._spare * MORE_SPARE)
+            self._spare[:] = np.minimum(self._n, self._spare * MORE_SPARE)
             return
-        load("sbm.solver.kernels.changes").learn(
-            self._averages, self._squares[0], self._squares[1], 0, BUCKETS, RATE, self._spare,
-            self._damping, float(self._n),
+        self._kernels.learn(
+            self._averages, self._squares[0], self._squares[1], 0, BUCKETS, RATE,
+            float(self._spare[0]), self._damping, float(self._n),
         )  # fmt: skip
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what was learned, as arrays."""
-        return {
-            "averages": self._averages, "damping": self._damping, "spare": np.array([self._spare])
-        }  # fmt: skip
+        return {"averages": self._averages, "damping": self._damping, "spare": self._spare}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""
         self._averages[:], self._damping[:] = state["averages"], state["damping"]
-        self._spare = float(state["spare"][0])
+        self._spare[:] = state["spare"]

@@ -22,8 +22,8 @@ from sbm.engine.memory import (
     plan_training,
     row_place_bytes,
 )  # fmt: skip
-from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.pace import choose_workers
+from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path

@@ -21,15 +21,16 @@ from numba.extending import intrinsic
 
 __all__ = [
     "EXTRA", "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "bucket_of",
-    "chunk_size", "damped_square",
-    "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "list_awake", "log1p",
-    "log_ratio", "mix", "permute", "prefetch", "prefetch_ahead", "prefetch_coming", "prefetch_row",
-    "rest_longer", "rounding", "sign_and_cost", "step_in_box", "touch",
+    "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
+    "is_last", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
+    "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
+    "step_in_box", "touch",
 ]  # fmt: skip
 
 
 _AHEAD = 3  # visits; weights are prefetched at most as far ahead
 _LEAST_CHUNKS = 8192
+_CHUNKS_AHEAD = np.uint64(4)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment of splitmix64
 
 
@@ -91,6 +92,8 @@ def list_awake(order, chunks, size, state, rest, awake):
     """
     places = 0
     for k in range(np.uint64(chunks)):
+        if k + _CHUNKS_AHEAD < chunks:
+            prefetch(rest, np.int64(order[k + _CHUNKS_AHEAD]) * size)
         first = np.int64(order[k]) * size
         for i in range(first, min(first + size, len(rest))):
             turns = rest[i] & np.uint8(15)
@@ -232,6 +235,16 @@ def prefetch(typing_context, array, index):
     return types.void(array, types.intp), generate
 
 
+@intrinsic
+def leading_zeros(typing_context, number):
+    """Return the number of leading zeros of a uint64 that is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def prefetch_coming(awake, s, places, starts, lengths, y, indices, alpha, score):
     """Prefetch the nonzeros of a row that is visited soon after visit s, and a later one's entries.
@@ -345,10 +358,9 @@ EXTRA = np.uint64(31)  # bucket of the extra feature, if buckets follow from the
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def bucket_of(j, code):
-    """Return the bucket of weight j: from `code`, or the integral part of log2(j + 1) without it."""
+    """Return the bucket of weight j: from `code`, or ⌊log2(j + 1)⌋ if it is None."""
     if code is None:
-        number = np.float64(j) + 1.0
-        return np.uint64((np.float64(number).view(np.int64) >> _52) - np.int64(1023))
+        return np.uint64(63) - np.uint64(leading_zeros(np.uint64(j) + np.uint64(1)))
     return np.uint64(code[j] & np.uint8(127))
 
 

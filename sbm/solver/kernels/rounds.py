@@ -57,8 +57,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, rest, damping, damping_extra, code, touched, given, limits, turn, rounds, chunk, inner_tol,
-        stop, dual_sum, block, state, awake, order, stats,
+        home, score, rest, damping, damping_extra, code, touched, given, limits, turn, rounds,
+        chunk, inner_tol, stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
