@@ -465,7 +465,8 @@ class Settings:
     )
     threads: int | None = _setting(
         None, replace(_COUNT, words=(None,)), "Number of threads.",
-        "They read, decode and screen while the solver runs; no result depends on their number.",
+        "They read, decode and screen while the solver runs. Above 2 they also solve, if there are "
+        "enough rows; then the model depends on N.",
         metavar="N", unset="all cores",
     )
     # fmt: on

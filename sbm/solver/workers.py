@@ -176,5 +176,6 @@ class Workers:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""
-        self._averages[:], self._damping[:] = state["averages"], state["damping"]
-        self._spare[:] = state["spare"]
+        if "spare" in state:  # not if fewer threads began the training
+            self._averages[:], self._damping[:] = state["averages"], state["damping"]
+            self._spare[:] = state["spare"]
