@@ -549,7 +549,7 @@ class MultiProblem(_Separable):
 
     def groups(self, n_groups: int) -> list[MultiProblem]:
         """Divide one-vs-rest into problems with about equal numbers of classes."""
-        ends = [len(self.costs) * k // n_groups for k in range(n_groups + 1)]
+        ends = [self.first + self.n_outputs * k // n_groups for k in range(n_groups + 1)]
         return [replace(self, first=a, n_outputs=b - a) for a, b in itertools.pairwise(ends)]
 
     @property
