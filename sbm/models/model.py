@@ -493,7 +493,7 @@ class Model:
             products = (ours @ self.W.to_csr()).toarray()
         else:
             products = np.asarray(ours @ self.W)
-        scores = products + self.bias * self.bias_weights
+        scores: npt.NDArray[np.float64] = products + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:

@@ -710,9 +710,11 @@ def squared_norm(W: Weights, minus: Weights | None = None) -> float:
     W, minus : ndarray, shape (n_weights, n_outputs), float64
     """
     step = max(1, (1 << 16) // W.shape[1])
-    parts = []
+    parts, room = [], np.empty((min(step, len(W)), W.shape[1]))  # new memory costs more than sums
     with np.errstate(over="ignore", invalid="ignore"):  # callers check the result
         for k in range(0, len(W), step):
-            part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
-            parts.append(float(np.square(part).sum()))
+            part, square = W[k : k + step], room[: len(W) - k]
+            if minus is not None:
+                part = np.subtract(part, minus[k : k + step], out=square)
+            parts.append(float(np.square(part, out=square).sum()))
     return math.fsum(parts) if all(map(math.isfinite, parts)) else math.inf

@@ -106,15 +106,16 @@ class WorkShare:
         settings: Settings,
         store: BlockStore,
         counts: Sequence[float] | None = None,
-        classes: slice | None = None,
+        only_these: slice | None = None,
     ) -> WorkShare:
         """Divide by class if there are enough independent classes and all ranks have all rows.
 
-        `counts` are row weights per class for balancing, `classes` those to train. Default: all.
+        `counts` are row weights per class for balancing, `only_these` the class codes to train.
+        Default: all.
         """
         every = make_problems(settings, store, counts)
-        if classes is not None:
-            every = only(every, classes)
+        if only_these is not None:
+            every = only(every, only_these)
         if comm.size == 1:
             return cls(comm, _side_by_side(every), False)
         one, classes = every[0], every
