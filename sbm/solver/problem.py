@@ -587,7 +587,7 @@ class MultiProblem(_Separable):
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
             *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
-            np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
+            np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip
         return _finite(stats)

@@ -57,9 +57,10 @@ RANK = "{rank}"
 PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
-# With fewer classes a row of weights has few cache lines, and groups share some of them.
-_GROUP_CLASSES = 64
-_MOST_GROUPS = 8
+# One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
+# many: more rows of a group are at rest than of all classes, which makes up for visiting each row
+# in every group.
+_PAIR, _MANY = 10, 32
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
@@ -70,12 +71,12 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
 
 
 def _side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
-    """Divide one-vs-rest with many classes into groups that several threads solve."""
+    """Divide one-vs-rest into groups of classes that several threads solve."""
     one = problems[0]
     if not isinstance(one, MultiProblem) or one.loss.joint:
         return problems
-    n = min(_MOST_GROUPS, one.n_outputs // _GROUP_CLASSES)
-    return list(one.groups(n)) if n > 1 else problems
+    n = one.n_outputs
+    return list(one.groups(max(4, -(-n // _MANY)) if n >= _MANY else 1 + (n >= _PAIR)))
 
 
 @dataclass

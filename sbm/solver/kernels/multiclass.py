@@ -107,12 +107,12 @@ def _judge(own, cost, z, beta, kind, cost_rest, squared):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut, new, v, keys):
+def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut, new, v):
     """Write the variables of a row after its step; return its rank for the cache."""
     if kind == ONE_VS_REST:
         return one_vs_rest.solve(own, z, a, beta, cost, cost_rest, squared, new)
     if violation > 0.0:
-        joint.solve(own, z, a, beta, cost, kind, False, shut, new, v, keys)
+        joint.solve(own, z, a, beta, cost, kind, False, shut, new, v)
     else:
         for k in range(len(beta)):
             new[k] = beta[k]
@@ -248,7 +248,7 @@ def solve(
         Random generator.
     awake, order : (n,) int32, (room_for_order(n, chunk),) int32
         Scratch.
-    scratch, scratch_few : (6, width) float64, (6, FEW) float64
+    scratch, scratch_few : (5, width) float64, (5, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
         Scratch; `width` is above K and a multiple of 16, for vectorization.
     stats : (6,) float64, added to in place
@@ -300,7 +300,7 @@ def solve(
             in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
             room_for = scratch_few if in_few else scratch
             z, beta, new = room_for[0], room_for[1], room_for[2]
-            v, keys, steps = room_for[3], room_for[4], room_for[5]
+            v, steps = room_for[3], room_for[4]
             closed = shut_few if in_few else shut
             if in_few:
                 n_outputs = np.int64(n_few[i])
@@ -320,7 +320,7 @@ def solve(
             worst = max(worst, violation)
             total += violation
             rank = _solve_row(
-                own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
+                own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v
             )
             score[i] = rank
             if len(n_few) > 0 and not in_few and r + 1 < rounds:
@@ -346,7 +346,7 @@ def solve(
                     for c in range(n_outputs):
                         new[c] = beta[c] if closed[c] else new[c]
                 else:
-                    joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
+                    joint.solve(own, z, a, beta, cost, kind, True, closed, new, v)
                 closed[:] = False
             n_steps, rise = _steps(
                 own, cost, beta, new, n_outputs, kind, rest, squared, columns, steps
