@@ -563,7 +563,8 @@ class MultiProblem(_Separable):
 
     @property
     def _numbers(self) -> tuple[Any, ...]:
-        return self.loss.kind, self.first, self.costs, self.cost_rest
+        kind = self.loss.kind if self.loss.joint else None  # another type, other code
+        return kind, self.first, self.costs, self.cost_rest
 
     @property
     def _width(self) -> int:
