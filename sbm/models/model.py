@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
-from sbm.models.weights import SparseWeights, column_type
+from sbm.models.weights import SparseWeights
 from sbm.names import Names
 from sbm.store import container
+from sbm.store.files import require_place
 from sbm.units import format_number
 
 __all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
@@ -51,17 +52,12 @@ def parts(n: int, n_outputs: int) -> Iterator[slice]:
 def check_output(path: Path) -> None:
     """Check that a model can be written to a path.
 
-    Raises
-    ------
-    StoreError
-        If the path is a folder or another file than an sbm file, or its folder does not exist.
+    Raises `StoreError` if the path is a folder or another file than an sbm file, or its folder does
+    not exist.
     """
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; give a file name for the model with -o")
+    require_place(path)
     if path.exists() and not container.is_container(path):
         raise StoreError(f"{path} exists and is not a model; choose another name with -o")
-    if not path.parent.is_dir():
-        raise StoreError(f"{path.parent} is not a folder; create it or choose another with -o")
 
 
 @dataclass
@@ -339,7 +335,7 @@ class Model:
         """Return the arrays of the file that hold the nonzero weights."""
         outputs = self.W.shape[1]
         n_weights = self.n_nonzero
-        kind = column_type(outputs)
+        kind = "|u1" if outputs < 1 << 8 else "<u2" if outputs < 1 << 16 else "<i4"
         size = np.dtype(kind).itemsize
 
         def rows() -> Iterator[npt.NDArray[np.float64]]:

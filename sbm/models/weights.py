@@ -14,17 +14,12 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights", "column_type"]
+__all__ = ["JoinedWeights", "SparseWeights"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _WINDOW = 1 << 21  # weights read from several files at a time
-
-
-def column_type(n_outputs: int) -> str:
-    """Return the smallest integer type for column numbers."""
-    return "|u1" if n_outputs < 1 << 8 else "<u2" if n_outputs < 1 << 16 else "<i4"
 
 
 class SparseWeights:
@@ -44,7 +39,9 @@ class SparseWeights:
     dtype = np.dtype(np.float64)
 
     def __init__(self, path: Path, counts: npt.NDArray[np.integer], n_outputs: int) -> None:
-        if counts.ndim != 1 or counts.dtype.kind not in "ui" or (counts < 0).any():
+        if counts.ndim != 1 or counts.dtype.kind not in "ui":
+            raise ValueError("weight counts are invalid")
+        if ((counts < 0) | (counts > n_outputs)).any():  # so their sums cannot overflow
             raise ValueError("weight counts are invalid")
         self._path = path
         self.shape = len(counts), n_outputs

@@ -61,24 +61,13 @@ _server.set_forkserver_preload([__name__])
 
 @dataclass(frozen=True)
 class Scenario:
-    """Commands to be troubled.
+    """Commands to be troubled."""
 
-    Attributes
-    ----------
-    lines : tuple of tuple of str
-        Arguments of sbm, one command after the other.
-    before : tuple of tuple of str
-        What is run first, without trouble.
-    done : str
-        Beside success: how a command says that there is nothing left to do, a regular expression.
-    slow_swap : bool
-        The system cannot exchange the names of two folders.
-    """
-
-    lines: tuple[Line, ...]
-    before: tuple[Line, ...] = ()
+    lines: tuple[Line, ...]  # arguments of sbm, one command after the other
+    before: tuple[Line, ...] = ()  # what is run first, without trouble
+    # beside success: how a command says that there is nothing left to do, a regular expression
     done: str = "(?!)"
-    slow_swap: bool = False
+    slow_swap: bool = False  # the system cannot exchange the names of two folders
 
     @property
     def command(self) -> str:
@@ -95,7 +84,7 @@ def _troubled(
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
 _KNOWN = r"is already in .* as .*\(same SHA-256\)"
-_GONE = r"has no source"
+_GONE = r"was already dropped from"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
 _REPLACE = "split -q b.svm c.svm -o s.sbm --blocks 3 --force"
 _APPEND = ("split -q --append s.sbm b.svm --blocks 2", "split -q --append s.sbm c.svm --blocks 2")
@@ -234,24 +223,13 @@ def write_texts(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended, or was killed.
+    """A command that ended, or was killed."""
 
-    Attributes
-    ----------
-    code : int
-        Exit code; negative: the signal it died of.
-    stderr : str
-    stdout : str
-    seconds : float
-    points : list of Point
-        What it did to files, if it was not killed.
-    """
-
-    code: int
+    code: int  # exit code; negative: the signal it died of
     stderr: str
     stdout: str
     seconds: float
-    points: list[Point] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)  # what it did to files, if it was not killed
 
     @property
     def was_killed(self) -> bool:
@@ -273,15 +251,14 @@ def run_command(
     ----------
     line : sequence of str
         Its arguments.
-    folder : Path
-    trouble : Trouble, optional
     kill_after : float, optional
         Seconds until it is killed from outside.
     slow_swap : bool
         As if the system could not exchange the names of two folders.
     """
     beside = folder.with_name(folder.name + ".said")
-    shutil.rmtree(beside, ignore_errors=True)
+    for place in (beside, folder.with_name(folder.name + ".shadow")):  # of the command before
+        shutil.rmtree(place, ignore_errors=True)
     beside.mkdir()
     for name in ("out", "err"):
         (beside / name).touch()  # it may be killed before it gets there
@@ -362,6 +339,7 @@ _OF_THE_CLOCK = (
     "seconds", "mark", "elapsed", "log_bytes", "bytes_read", "peak_rss_bytes", "resumed",
     "crc32",  # of headers that hold those names; the files themselves are compared
 )  # fmt: skip
+_DATE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 _SERIAL = re.compile(r"(alpha-\d+|state)[.-]\d+\.sba")
 
 
@@ -371,7 +349,8 @@ def read_tree(folder: Path) -> Tree:
     Left out are: when a source was added or expired (and with it the checksum of the manifest), the
     running numbers in the names of a run's files, which count commits and thus depend on the clock,
     too, the lines of a log, and of run.json seconds, the memory of the process, what was read
-    ahead (by bytes), the length of the log, and whether the training was resumed.
+    ahead (by bytes), the length of the log, and whether the training was resumed, and of a page its
+    date.
     """
     tree = {}
     for path in sorted(folder.rglob("*")):
@@ -388,6 +367,8 @@ def _without_clock(path: Path) -> bytes:
     data = path.read_bytes()
     if path.name == "log.jsonl":
         return b""
+    if path.suffix == ".html":
+        return _DATE.sub(b"", data)
     try:
         if _SERIAL.fullmatch(path.name):
             return _without_name(path)
@@ -432,29 +413,14 @@ def differences(found: Tree, expected: Tree) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """Trouble for a command of a scenario.
-
-    Attributes
-    ----------
-    scenario : str
-    command : int
-        Which of its commands has it.
-    trouble : Trouble or None
-        None: it is killed from outside,
-    moment : float
-        when this share of its usual time has passed.
-    more : tuple of Trouble
-        Kills of the same command when it runs again.
-    point : Point, optional
-        What was there when nothing failed.
-    """
+    """Trouble for a command of a scenario."""
 
     scenario: str
-    command: int
-    trouble: Trouble | None
-    moment: float = 0.0
-    more: tuple[Trouble, ...] = ()
-    point: Point | None = None
+    command: int  # which of its commands has it
+    trouble: Trouble | None  # None: it is killed from outside,
+    moment: float = 0.0  # when this share of its usual time has passed
+    more: tuple[Trouble, ...] = ()  # kills of the same command when it runs again
+    point: Point | None = None  # what was there when nothing failed
 
     def __str__(self) -> str:
         how = str(self.trouble) if self.trouble else f"killed at {self.moment:.3f} of its time"
@@ -544,8 +510,7 @@ class Stage:
 
     def begin(self) -> Path:
         """Make the folder of a case."""
-        for folder in (self.folder, self.folder.with_name("case.shadow")):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self._start, self.folder)
         return self.folder
