@@ -17,6 +17,7 @@ from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes
 from sbm.engine.problems import make_problems
 from sbm.errors import MemoryPlanError
+from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import TrainingPlan
@@ -41,36 +42,36 @@ def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
     """
     n = len(store.labels or [])
     whole = [slice(0, n)]
-    every = make_problems(settings, store)
-    is_divisible = every[0].classify and n > 2 and not every[0].loss.joint
-    if not is_divisible or _fits(settings, store, every, False):
+    if n <= 2 or LOSSES[settings.loss].joint or settings.penalty != "l2":
         return whole
-    refuse = {
-        "calibrate": settings.calibrate, "validate": settings.validate is not None,
-        "warm_start": settings.warm_start is not None, "penalty": settings.penalty != "l2",
-        "weights from standard input": settings.weights == "-",
-    }  # fmt: skip
-    if any(refuse.values()):
-        return whole  # whose plan names what is missing
-    least, most = 1, n  # classes that fit, and that do not
-    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, 2))))
+    every = make_problems(settings, store)
+    if not every[0].classify or _fits(settings, store, every):
+        return whole
+    options = settings.calibrate, settings.validate, settings.warm_start, settings.weights == "-"
+    if any(options):  # they need all classes at once
+        return whole
+    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, 3))))
+    least, most = 3, n  # classes that fit, and that do not; a turn has at least two
     while most - least > 1:
         middle = (least + most) // 2
-        if _fits(settings, store, only(every, slice(0, middle)), True):
+        if _fits(settings, store, only(every, slice(0, middle)), weights_twice=True):
             least = middle
         else:
             most = middle
-    turns = -(-n // max(2, least))
+    turns = -(-n // least)
     return [slice(n * k // turns, n * (k + 1) // turns) for k in range(turns)]
 
 
 def _fits(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], is_half: bool
+    settings: Settings,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    weights_twice: bool = False,
 ) -> bool:
+    """Return whether a training fits, possibly with twice its weights."""
     shape = shape_of(settings, store, problems)
-    if is_half:
-        weights = 8 * shape.n_weights * sum(shape.outputs) * shape.copies
-        shape = replace(shape, more_bytes=shape.more_bytes + weights)
+    if weights_twice:
+        shape = replace(shape, copies=2 * shape.copies)
     try:
         plan_of(settings, store, shape)
     except MemoryPlanError:
@@ -99,12 +100,12 @@ def train_in_turns(
     mine = {**itself, "shape": None}
     record = run_to_resume(folder, mine, job.settings, options.resume, store)
     if (found := finished_model(job.comm, job.path, record)) is not None:
+        _remove_all(folder)
         return found
     models = [folder / f"classes-{k:05d}.model" for k in range(len(turns))]
     if record is None or not all(path.exists() for path in models[: len(record["reports"])]):
         with Run.create(folder, []) as run:
-            for path in folder.glob("classes-*"):
-                _remove(path)
+            _remove_all(folder)
             run.commit({**itself, "reports": []}, {})
     with Run.resume(folder, []) as (run, record):
         reports: list[dict[str, Any]] = record["reports"]
@@ -123,7 +124,7 @@ def train_in_turns(
             reports = [*reports, report]
             run.log({"event": "turn", "classes": [first, last], **report})
             run.note(reports=reports)
-            _remove(run_folder(models[k]))
+            shutil.rmtree(run_folder(models[k]), ignore_errors=True)
         begin = clock()
         report = total_report(reports, job.settings.tol)
         model = _join(models, store, report)
@@ -136,8 +137,7 @@ def train_in_turns(
             report=report, model_crc32=file_checksum(job.path), passes=report["passes"],
             certificate={name: report[name] for name in PROVEN}, is_done=True,
         )  # fmt: skip
-        for path in models:
-            _remove(path)
+        _remove_all(folder)
         return Model.load(job.path), report
 
 
@@ -154,8 +154,10 @@ def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> 
     )  # fmt: skip
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _remove_all(folder: Path) -> None:
+    """Remove the models and runs of all turns."""
+    for path in folder.glob("classes-*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
