@@ -8,7 +8,6 @@ import scipy.sparse
 
 import sbm
 from sbm.errors import MemoryPlanError, StoreError
-from sbm.models import model as models
 from sbm.models.model import Model
 from sbm.models.weights import SparseWeights
 
@@ -93,15 +92,14 @@ def test_plan_counts_turns(store):
     assert sbm.plan(store, LITTLE, seconds=0.1)["turns"] > 2
 
 
-def test_sparse_weights_predict_like_dense_ones(store, tmp_path, monkeypatch):
+def test_sparse_weights_predict_like_dense_ones(store, tmp_path):
     path, data, random = tmp_path / "m.model", store.with_suffix(".svm"), np.random.default_rng(0)
     ids = random.choice(50_100, 20_000, replace=False)
     W = random.normal(size=(20_000, 7)) * (random.random((20_000, 7)) < 0.2)
     info = {"loss": "hinge"}
     Model(ids, W, [float(k) for k in range(7)], 1.0, np.arange(7.0), info).save(path)
     dense = Model.load(path)
-    monkeypatch.setattr(models, "_MOST_SPREAD", 0)
-    sparse = Model.load(path)
+    sparse = Model.load(path, most_dense=0)
     assert isinstance(sparse.W, SparseWeights)
     assert np.array_equal(sparse.W, dense.W)
     assert np.array_equal(sparse.W[[3, 1]], dense.W[[3, 1]])

@@ -20,7 +20,7 @@ from sbm.units import format_number
 __all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
-_MOST_SPREAD = 1 << 25  # larger sparse weights stay sparse
+_MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
 
@@ -342,7 +342,8 @@ class Model:
             for part in parts(len(used), outputs):
                 yield self.W[part][used[part]]
 
-        if size * n_used + (size + 8) * n_weights >= 8 * outputs * n_used:
+        is_smaller = size * n_used + (size + 8) * n_weights < 8 * outputs * n_used
+        if isinstance(self.W, np.ndarray) and not is_smaller:
             return {"W": container.Pieces("<f8", (n_used, outputs), rows)}
         return {
             "counts": container.Pieces(
@@ -357,8 +358,15 @@ class Model:
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> "Model":
+    def load(cls, path: str | Path, most_dense: int | None = None) -> "Model":
         """Read a model of sbm or LIBLINEAR.
+
+        Parameters
+        ----------
+        path : str or Path
+        most_dense : int, optional
+            If `W` was stored sparse and has more weights, it stays sparse and is read when it is
+            first used. Default: 2^25, which take 256 MB.
 
         Raises
         ------
@@ -384,7 +392,7 @@ class Model:
             W: Any = arrays.get("W")
             if W is None:
                 W = SparseWeights(path, arrays["counts"], len(arrays["bias_weights"]))
-                if W.n_dense <= _MOST_SPREAD:
+                if W.n_dense <= (_MOST_DENSE if most_dense is None else most_dense):
                     W = np.asarray(W)
             model = cls(
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],

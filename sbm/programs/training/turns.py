@@ -138,7 +138,7 @@ def train_in_turns(
             certificate={name: report[name] for name in PROVEN}, is_done=True,
         )  # fmt: skip
         _remove_all(folder)
-        return Model.load(job.path), report
+        return Model.load(job.path, most_dense=0), report
 
 
 def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> Model:
