@@ -30,10 +30,7 @@ class Names:
     def from_arrays(cls, arrays: dict[str, Any], n: int) -> Names | None:
         """Return the names in the arrays of a file, or None if there are none.
 
-        Raises
-        ------
-        ValueError
-            The arrays are not the names of `n` features.
+        Raises `ValueError` if the arrays are not the names of `n` features.
         """
         if "names" not in arrays or "name_ends" not in arrays:
             return None

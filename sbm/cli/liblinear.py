@@ -155,10 +155,7 @@ def _multiply(weights: Sequence[str]) -> dict[float, float]:
 def refuse_cross_validation(arguments: Sequence[str]) -> None:
     """Refuse LIBLINEAR's ``-v 5``, which is `sbm tune` here.
 
-    Raises
-    ------
-    SettingsError
-        ``-v`` is followed by a number that is not a file.
+    Raises `SettingsError` if ``-v`` is followed by a number that is not a file.
     """
     for flag, value in pairwise([*arguments, ""]):
         folds = value if flag == "-v" else flag.removeprefix("-v")

@@ -256,10 +256,8 @@ class Scored(Protocol):
 def check_probabilities(model: Scored) -> None:
     """Check that a model has probabilities.
 
-    Raises
-    ------
-    SettingsError
-        If it is a regression model, or has neither ``log_loss`` nor a valid calibration.
+    Raises `SettingsError` if it is a regression model, or has neither ``log_loss`` nor a valid
+    calibration.
     """
     if not model.labels:
         raise SettingsError(

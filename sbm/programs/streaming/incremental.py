@@ -99,10 +99,7 @@ class Incremental:
     def refuse_changes(self, settings: Settings) -> None:
         """Check that settings are those of the first batch, except memory, threads and seed.
 
-        Raises
-        ------
-        SettingsError
-            A setting has changed.
+        Raises `SettingsError` if a setting has changed.
         """
         before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
         for name in before.keys() - {"seed", *FREE}:

@@ -35,13 +35,7 @@ class Sums:
     loss: float = 0.0  # sum of losses, without C
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Add rows.
-
-        Raises
-        ------
-        DataError
-            The sum of losses exceeds the range of a float.
-        """
+        """Add rows. Raises `DataError` if the sum of losses exceeds the range of a float."""
         self.rows += len(losses)
         self.correct += int(np.count_nonzero(correct))
         with np.errstate(over="ignore"):
