@@ -37,8 +37,9 @@ Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 # Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
-# together (counts, squares, packed and other sizes, last pass, column; to choose features: eight).
-_OF_A_FIT, _OF_ALL = 2, 14
+# together (counts, squares, packed and other sizes, last pass, reach, column; to choose features:
+# eight).
+_OF_A_FIT, _OF_ALL = 2, 15
 # Doubles per row: margins of each model, and of each model that is solved.
 _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
 # Bytes per column: feature, start, gain, place; and of each model that is solved. What chooses the

@@ -25,7 +25,6 @@ Floats = npt.NDArray[np.float64]
 
 _KINDS = {"log_loss": 0, "squared_hinge": 1, "squared_error": 2}  # as in kernels/l1.py
 _TARGETS = -2
-_NO_FLOATS = np.empty(0)
 _BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
 _LEAST_CURVATURE = 1e-12
 _INNER = 0.1  # share of the violations that a Newton step leaves
@@ -120,8 +119,8 @@ class SparseProblem:
         shift: float = 0.0,
         sides: tuple[float, float] = (1.0, 1.0),
         least: float = -math.inf,
-    ) -> float:
-        """Return the best dual value of s θ over some s.
+    ) -> tuple[float, float]:
+        """Return the best dual value of s θ over some s, and this s.
 
         Parameters
         ----------
@@ -145,7 +144,7 @@ class SparseProblem:
             self._kernels.dual(z, *self.of_rows(labels), 1.0, *sides, found)
             a, b = map(float, found)
 
-        def value(s: float) -> float:
+        def value(s: float) -> tuple[float, float]:
             if self.kind != 0:
                 rows = a * s - b * s * s
             elif is_plain and s == 1.0:
@@ -153,17 +152,20 @@ class SparseProblem:
             else:
                 self._kernels.dual(z, *self.of_rows(labels), s, *sides, found)
                 rows = float(found[0])
-            beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
-            return rows + s * shift - (_dot(beyond, beyond) / (2 * self.l2) if self.l2 else 0.0)
+            rows += s * shift
+            if self.l2 > 0:
+                beyond = np.maximum(np.abs(s * g) - self.l1, 0.0)
+                rows -= _dot(beyond, beyond) / (2 * self.l2)
+            return rows, s
 
         most = max(float(g.max(initial=0.0)), -float(g.min(initial=0.0)))
         feasible = self.l1 / most if most > 0 else math.inf
         if self.kind != 0 and not self.l2 > 0:
             return value(max(0.0, min(feasible, 0.5 * (a + shift) / b if b > 0 else 0.0)))
         s = min(1.0, feasible)
-        best = value(1.0) if self.l2 > 0 else -math.inf
+        best = value(1.0) if self.l2 > 0 else (-math.inf, 0.0)
         # Concave in s: it is below its tangent at 1.
-        if is_plain and losses + linear + shift - (1.0 - s) * (linear + shift) < max(best, least):
+        if is_plain and losses + linear + shift - (1.0 - s) * (linear + shift) < max(best[0], least):
             return best
         return max(best, value(s))
 
@@ -265,6 +267,11 @@ class SparseFit:
         The best lower bound on the objective so far.
     primal : float
         The objective at the last pass.
+    scales : tuple of float
+        The dual point of the last pass is θ times the first one where it is above 0, times the
+        second one elsewhere.
+    gap : float
+        Of the last pass.
     """
 
     problem: SparseProblem
@@ -274,6 +281,8 @@ class SparseFit:
     z: Floats
     bound: float = -math.inf
     primal: float = math.inf
+    scales: tuple[float, float] = (0.0, 0.0)
+    gap: float = math.inf
 
     def __post_init__(self) -> None:
         self.rising = np.zeros_like(self.g) if self.problem.intercept else self.g
@@ -319,7 +328,8 @@ class SparseFit:
         problem, sums = self.problem, self.linearize(scratch, spread)
         self.primal = sums[0] + problem.penalty(self.w)
         g, sides = self._balance()
-        bound = problem.lower_bound(self.z, self.labels, g, sums, sides=sides)
+        bound, s = problem.lower_bound(self.z, self.labels, g, sums, sides=sides)
+        self.gap, self.scales = max(0.0, self.primal - bound), (s * sides[0], s * sides[1])
         if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
@@ -336,6 +346,29 @@ class SparseFit:
         g = up * self.rising + down * self.g
         self.g += self.rising
         return g, (up, down)
+
+    def reach(self, counts: npt.NDArray[np.int64], squares: Floats) -> Floats:
+        """Return the most that |x_j·θ| can be at the optimum, after `finish`.
+
+        The dual is strongly concave, so its optimum is in a ball around a point whose gap is known
+        (gap-safe screening; Ndiaye, Fercoq, Gramfort and Salmon 2017). The slopes of log_loss are
+        also between 0 and C t, and half of that at w = 0.
+
+        Parameters
+        ----------
+        counts, squares : ndarray, shape (n_weights,)
+            Number of nonzeros and sum of squares of each feature.
+        """
+        problem, (up, down) = self.problem, self.scales
+        most = max(problem.cost, problem.other) * float(self.labels.weights.max(initial=1.0))
+        found = np.abs(down * self.g + (up - down) * self.rising)
+        if problem.kind != 0:
+            found += np.sqrt(4.0 * most * self.gap * squares)
+            return found
+        found += np.sqrt(0.5 * most * self.gap * squares)
+        if not self.w.any():
+            np.minimum(found, np.abs(self.g) + 0.5 * most * np.sqrt(counts * squares), out=found)
+        return found
 
     def change_cost(self, problem: SparseProblem) -> None:
         """Continue with the same problem at another C; call `finish` next."""
@@ -450,7 +483,7 @@ class _Newton:
         others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
         primal = self._losses + fit.problem.penalty(self._w)
         least = primal * (1.0 - target)
-        bound = fit.problem.lower_bound(
+        bound, _ = fit.problem.lower_bound(
             fit.z, fit.labels, self._g, (self._losses, self._linear), shift=-others, least=least
         )
         return bound >= least
@@ -635,9 +668,8 @@ def choose_features(
 ) -> npt.NDArray[np.int32]:
     """Choose the features whose columns are collected in the next pass, in ascending order.
 
-    If all features fit, all are chosen; otherwise those with a weight or beyond their bound, and
-    then those closest to their bound. If even the first do not fit, half of the room goes to the
-    columns in memory that decreased the objective most per byte in the last pass, and half to the
+    Those with a weight or beyond their bound are chosen, and then those closest to their bound, as
+    many as fit. If even the first do not fit, half of the room goes to the columns in memory that decreased the objective most per byte in the last pass, and half to the
     features that promise the largest decrease per byte, or were not in memory for longest. An
     intercept is always chosen.
 
@@ -645,7 +677,7 @@ def choose_features(
     ----------
     fits : list of SparseFit
     sizes : ndarray, shape (n_weights,), int64
-        Bytes of the column of each feature; 0 if it has no nonzeros.
+        Bytes of the column of each feature; 0 if its weight is 0 at the optimum.
     squares : ndarray, shape (n_weights,), float64
         Sum of squares of each feature.
     room : int
@@ -657,8 +689,6 @@ def choose_features(
     seen : ndarray, shape (n_weights,), int32
         The last pass in which each feature was in memory.
     """
-    if sizes.sum() <= room:
-        return np.flatnonzero(sizes).astype(np.int32)
     nearness, promise = np.zeros(len(sizes)), np.zeros(len(sizes))
     needed = np.zeros(len(sizes), bool)
     for fit in fits:
