@@ -1,5 +1,6 @@
 """Sparse models: optima, certificates, little memory, resuming, and what is refused."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,12 @@ def test_screened_features_are_0_at_the_optimum(
     monkeypatch.setattr(l1, "_SHRINK", 0.01)
     store = make_store(tmp_path, *rows(labels), blocks=3)
     _, report = train(store, loss=loss, penalty="l1", C=0.2, tol=1e-9, **bias)
-    assert report["converged"] and len(found) > 3
+    assert report["converged"]
+    assert len(found) > 3
     last = found[-1][1]
     for reach, _ in found:
         assert (reach >= last - 1e-4).all()
-    assert all((a >= b).all() for (a, _), (b, _) in zip(found, found[1:], strict=False))
+    assert all((a >= b).all() for (a, _), (b, _) in pairwise(found))
     assert (found[-1][0] < 1).sum() > 5
 
 

@@ -164,8 +164,8 @@ class SparseProblem:
             return value(max(0.0, min(feasible, 0.5 * (a + shift) / b if b > 0 else 0.0)))
         s = min(1.0, feasible)
         best = value(1.0) if self.l2 > 0 else (-math.inf, 0.0)
-        # Concave in s: it is below its tangent at 1.
-        if is_plain and losses + linear + shift - (1.0 - s) * (linear + shift) < max(best[0], least):
+        # Concave in s, and so below its tangent at 1.
+        if is_plain and losses + s * (linear + shift) < max(best[0], least):
             return best
         return max(best, value(s))
 
@@ -669,9 +669,9 @@ def choose_features(
     """Choose the features whose columns are collected in the next pass, in ascending order.
 
     Those with a weight or beyond their bound are chosen, and then those closest to their bound, as
-    many as fit. If even the first do not fit, half of the room goes to the columns in memory that decreased the objective most per byte in the last pass, and half to the
-    features that promise the largest decrease per byte, or were not in memory for longest. An
-    intercept is always chosen.
+    many as fit. If even the first do not fit, half of the room goes to the columns in memory that
+    decreased the objective most per byte in the last pass, and half to the features that promise
+    the largest decrease per byte, or were not in memory for longest. An intercept is always chosen.
 
     Parameters
     ----------

@@ -192,7 +192,9 @@ def collect(starts, lengths, indices, values, first, column, ends, places, last,
 
 
 @njit(nogil=True, error_model="numpy")
-def linearize(z, step, length, y, weights, kind, positive, cost, other, theta, model, first, end, sums):
+def linearize(
+    z, step, length, y, weights, kind, positive, cost, other, theta, model, first, end, sums
+):
     """Write θ and the curvature, as in `sweep`, of rows at the margins z + length * step.
 
     sums: losses, Σ θ_i times the margin.
@@ -356,10 +358,7 @@ def near(g, w, free, ridge, lasso, share, active, sums):
     """
     n, total = 0, 0.0
     for k in range(len(g)):
-        if k == free:
-            violation = abs(g[k])
-        else:
-            violation = _violation(g[k] - ridge * w[k], w[k], lasso)
+        violation = abs(g[k]) if k == free else _violation(g[k] - ridge * w[k], w[k], lasso)
         total += violation
         if violation > 0.0 or w[k] != 0.0 or abs(g[k]) > share * lasso:
             active[n] = k
