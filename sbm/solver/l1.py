@@ -389,7 +389,7 @@ class SparseFit:
         is_over: Callable[[], bool] = lambda: False,
         most_steps: int = 1000,
         spread: Spread = map,
-    ) -> tuple[Work, Floats]:
+    ) -> tuple[Work, npt.NDArray[np.float32]]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
 
         The other weights are fixed.
