@@ -68,8 +68,8 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
             stem, binary, _ = name.partition("_binary")
             write_text(args.reference, f"{stem}.t{binary}", tests)
         values, e = SETS.get(name, SETS["a9a"])
-        for solver, loss in SOLVERS.items():
-            for C in values:
+        for C in values:
+            for solver, loss in SOLVERS.items():
                 report.rows.append(_compare(args, text, tests, solver, loss, C, e))
                 tell(str(report.rows[-1]))
                 if args.prefix is not None:
