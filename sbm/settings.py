@@ -381,7 +381,7 @@ class Settings:
         0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B"
     )
     intercept: bool = _setting(
-        False, _FLAG, "Add a bias that is not regularized.",
+        False, _FLAG, "Add a bias that is not regularised.",
         "It needs `solver` newton, or `penalty` l1 or elasticnet, and no `bias`.",
         commands="train tune plan",
     )
@@ -476,7 +476,7 @@ class Settings:
         return int(self.mem)
 
     def for_dual(self) -> "Settings":
-        """Return settings for the dual solver, whose bias is regularized; or for sparse models."""
+        """Return settings for the dual solver, whose bias is regularised; or for sparse models."""
         if self.penalty != "l2":
             return replace(self, solver="dual")
         return replace(self, solver="dual", intercept=False, bias=self.bias_value)
