@@ -51,10 +51,10 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
     """Sparse models beside LIBLINEAR's, both from text to model.
 
     above: objective of ours less LIBLINEAR's at -e, relative to it, both computed from the text.
-    weights: that are not 0. exact weights: the same at --tol 1e-6. Seconds and CPU time of the
-    whole process. in a quarter: passes (at most 20) and gap with columns in memory that take a
-    quarter of the bytes of the decoded data. trigrams: of scripts.data.trigrams, as
-    trigrams.svm.zst in the folder, with trigrams.t.svm.zst.
+    weights: that are not 0. exact weights: the same at --tol 1e-6. CPU: seconds of the whole
+    process. in a quarter: passes (at most 20) and gap with columns in memory that take a quarter of
+    the bytes of the decoded data. trigrams: of scripts.data.trigrams, as trigrams.svm.zst in the
+    folder, with trigrams.t.svm.zst.
 
     The path: sbm tune of farm_ads with l1 and with l2.
     """
@@ -108,7 +108,6 @@ def _compare(
         "data": text.stem, "loss": loss, "C": C, "above": f"{values[0] / values[1] - 1:.1e}",
         "e": f"{e:g}", "certified gap": f"{found['relative_gap']:.1e}", "passes": found["passes"],
         "weights": counts[0], "exact weights": exact, "of LIBLINEAR": counts[1],
-        "seconds": mine.seconds, "seconds of LIBLINEAR": peer.seconds,
         "CPU": mine.cpu_seconds, "CPU of LIBLINEAR": peer.cpu_seconds,
         "memory": sizes(mine.peak_bytes), "memory of LIBLINEAR": sizes(peer.peak_bytes),
         "passes in a quarter": quarter["passes"],
