@@ -196,7 +196,7 @@ def _matters(k, own, z, new, most, kind):
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, rest_turns, damping,
-    damping_extra, code, touched, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    damping_extra, code, turn, held_limit, rounds, chunk, ahead, inner_tol,
     stop, dual_sum, block, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
     stats,
 ):  # fmt: skip
@@ -232,7 +232,7 @@ def solve(
         Squared hinge; one-vs-rest only.
     rest_turns : (n,) uint8, in place
         `rest` of rounds.py.
-    damping, damping_extra, code, touched, turn
+    damping, damping_extra, code, turn
         As in rounds.py.
     held_limit : int
         Maximum number of variables of a block.
@@ -361,8 +361,9 @@ def solve(
             elif n_steps > 0:
                 move_damped(
                     indices, values, start, end, W, bias, columns, steps, n_steps,
-                    damping, damping_extra, code, touched,
+                    damping, damping_extra, code,
                 )  # fmt: skip
+                awake[updates - 1] = i
             write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
             if in_few:
                 for q in range(begin[i], begin[i] + count[i]):
