@@ -40,11 +40,13 @@ SUMS, FULL_SUMS = 64, 2  # per round over a large working set
 LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
 FREQUENT = 4096  # number of frequent weights
 LEAST_SHARE = 0.5
+OUT = 255
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
 # Buckets of weights: by the logarithm of their frequency, then the same for the frequent ones.
 BUCKETS, HALF = 64, 32
-# Changed weights are listed if the updated rows have at most that many nonzeros per weight.
-DENSE = 1
+# Changed weights are listed if the updated rows of a rank have at most that many nonzeros per
+# weight, divided by the number of ranks.
+DENSE = 0.5
 # Most listed changes of all ranks together; more are added up with all weights.
 MOST_LISTED = 1 << 19
 
@@ -113,6 +115,9 @@ class Combiner:
         n_chunks = -(-work.n // how.chunk)
         sizes = np.minimum(how.chunk, work.n - how.chunk * np.arange(n_chunks))
         total = since = np.zeros(0)
+        rest = work.rest[: work.n]
+        rest[rest == OUT] = 0
+        self._worsts = np.array([np.inf, 0.0, 1.0])
         for turn in range(how.rounds):
             gap, updates = 0.0, 0.0
             state = self._permute(how.order, n_chunks, how.state[0])
@@ -123,8 +128,8 @@ class Combiner:
                 if k % every == 0:
                     self._begin(work)
                 chunks = how.order[ends[k] : ends[k + 1]]
-                n_rows = int(sizes[chunks].sum())
-                awake, free = free[:n_rows], free[n_rows:]
+                n = int(sizes[chunks].sum())
+                awake, free = free[:n], free[n:]
                 part = replace(how, turn=turn, order=chunks, awake=awake, damping=self._how_to())
                 stats = self._problem.solve(work, self._W, part)
                 self._updated.append(awake[: int(stats[3])])
@@ -134,6 +139,7 @@ class Combiner:
                     theirs = self._add_all(work, since)
                     gap, updates = gap + theirs[0], updates + theirs[1]
                     total = total + since if len(total) else since
+            self._worsts[:] = self._worsts[1] / max(1.0, self._worsts[2]), 0.0, 0.0
             if updates == 0.0:
                 break
             if how.stop > 0.0 and gap <= how.stop * abs(
@@ -149,7 +155,7 @@ class Combiner:
         extra = float(self._damping[self._code[-1]]) if self._problem.bias > 0 else 1.0
         if isinstance(self._problem, OneClass):
             extra = float(self._comm.size)
-        return Damping(self._damping, extra, self._code)
+        return Damping(self._damping, extra, self._code, self._worsts)
 
     def _learn_frequencies(self, rows: Rows) -> None:
         """Put the weights into buckets by the number of rows with each feature.
@@ -230,7 +236,7 @@ class Combiner:
 
     def _list_changed(self, rows: Rows) -> int:
         """List the weights of updated rows, but frequent ones; return their number, or -1."""
-        updated, n, left = self._updated, 0, DENSE * len(self._W)
+        updated, n, left = self._updated, 0, DENSE * len(self._W) / self._comm.size
         self._updated = []
         for some in updated:
             left -= int(rows.lengths[some].sum())

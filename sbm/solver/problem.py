@@ -71,11 +71,15 @@ class Damping:
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
         Bucket of each weight.
+    worsts : ndarray, shape (3,), float64
+        Violation above which rows at rest stay so; sum or maximum of violations of this round, and
+        what to divide it by for the next.
     """
 
     factors: npt.NDArray[np.float64]
     extra: float
     code: npt.NDArray[np.uint8]
+    worsts: npt.NDArray[np.float64]
 
 
 @dataclass
@@ -125,8 +129,8 @@ class Rounds:
         """Arguments of kernels, in the order of `Damping`."""
         how = self.damping
         if how is None:
-            return None, 1.0, None
-        return how.factors, how.extra, how.code
+            return None, 1.0, None, None
+        return how.factors, how.extra, how.code, how.worsts
 
 
 class _Separable:

@@ -57,7 +57,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, rest, damping, damping_extra, code, turn, rounds, chunk, inner_tol,
+        home, score, rest, damping, damping_extra, code, worsts, turn, rounds, chunk, inner_tol,
         stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
@@ -111,6 +111,9 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             That of the extra feature.
         code : (n_weights,) uint8, or None
             Bucket of each weight.
+        worsts : (3,) float64, in place, or None
+            With `damping`: as `limit`, largest violation of the previous round; that of this round
+            so far; 1.
         turn, rounds, chunk : int
             Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
@@ -135,7 +138,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         gap = 0.0
         updates = 0
         visits = 0
-        limit = np.inf
+        limit = np.inf if damping is None else worsts[0]
         for r in range(turn, rounds):
             places = begin_round(order, len(starts), chunk, state, damping, rest, awake)
             worst = 0.0
@@ -190,10 +193,12 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                         awake[updates - 1] = i
                         add_damped(indices, values, begin, end, w, step * sign, damping, code)
                     w_extra += damping_extra * scale * step * sign * bias
-                elif damping is None and rank < -limit and violation == 0.0:
+                elif rank < -limit and violation == 0.0:
                     rest[i] = OUT
             stats[4] += 1
             if damping is not None:
+                worsts[1] = max(worsts[1], worst)
+                worsts[2] = 1.0
                 break
             if is_last(r, rounds, worst, inner_tol):
                 break
