@@ -7,10 +7,6 @@ traceback.
 from os import PathLike
 from typing import Any
 
-__all__ = [
-    "DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError", "require_path",
-]  # fmt: skip
-
 
 class SbmError(Exception):
     """Base class of all errors caused by input, files or settings."""
@@ -43,12 +39,6 @@ class MemoryPlanError(SbmError, MemoryError):
 
 
 def require_path(value: Any, what: str, expected: str = "a path is expected") -> None:
-    """Check that an argument is a path.
-
-    Raises
-    ------
-    SettingsError
-        If it is not a string or path.
-    """
+    """Check that an argument is a path. Raises `SettingsError` if it is not a string or path."""
     if not isinstance(value, str | PathLike):
         raise SettingsError(f"{what} is a {type(value).__name__}; {expected}")

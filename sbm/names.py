@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Names"]
-
 
 @dataclass(frozen=True)
 class Names:
@@ -30,10 +28,7 @@ class Names:
     def from_arrays(cls, arrays: dict[str, Any], n: int) -> Names | None:
         """Return the names in the arrays of a file, or None if there are none.
 
-        Raises
-        ------
-        ValueError
-            The arrays are not the names of `n` features.
+        Raises `ValueError` if the arrays are not the names of `n` features.
         """
         if "names" not in arrays or "name_ends" not in arrays:
             return None

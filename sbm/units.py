@@ -10,11 +10,6 @@ from collections.abc import Sequence
 
 from sbm.errors import SettingsError
 
-__all__ = [
-    "BYTES", "TIME", "choose_unit", "count", "format_number", "format_size", "in_megabytes",
-    "parse_duration", "parse_grid", "parse_moment", "parse_size",
-]  # fmt: skip
-
 # Units and their size, smallest first.
 BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 TIME = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
@@ -31,10 +26,7 @@ def parse_size(text: str | int) -> int:
 
     K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form, or a small number has no unit.
+    Raises `SettingsError` if the text has another form, or a small number has no unit.
     """
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
     try:
@@ -83,10 +75,7 @@ def format_label(label: float | str) -> str:
 def parse_duration(text: str | float) -> float:
     """Parse ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d``; return seconds.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form.
+    Raises `SettingsError` if the text has another form.
     """
     if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
         return float(text)
@@ -134,10 +123,7 @@ def parse_grid(text: str) -> list[float]:
 
     In ``first:last:xF`` each number is F times the one before, up to ``last``.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form, or gives more than 1000 numbers.
+    Raises `SettingsError` if the text has another form, or gives more than 1000 numbers.
     """
     try:
         if ":" not in text:

@@ -50,10 +50,7 @@ class Mutation:
     def place(self, root: Path) -> int:
         """Return the number of the line, from 1.
 
-        Raises
-        ------
-        ValueError
-            The file does not contain `old` exactly once.
+        Raises `ValueError` if the file does not contain `old` exactly once.
         """
         text = (root / self.file).read_text("utf-8")
         if text.count(self.old) != 1:

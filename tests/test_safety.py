@@ -12,8 +12,8 @@ from helpers import Passes
 from processes import started
 
 import sbm
-from sbm.errors import DataError, SettingsError, StoreError
-from sbm.store.blocks import BlockStore, write_manifest
+from sbm.errors import SettingsError, StoreError
+from sbm.store.blocks import BlockStore
 from sbm.store.files import lock
 from sbm.store.records import encode_record
 from sbm.store.run import Run
@@ -209,7 +209,7 @@ def test_change_under_a_reader_is_not_reported_as_damage(here, monkeypatch, is_e
         sbm.split("b.svm", "r.sbm", append=True, blocks=2)
 
 
-def test_run_at_work_is_in_use_for_other_settings_and_tune(here):
+def test_run_at_work_is_in_use_for_other_commands(here):
     sbm.split("a.svm", "r.sbm", blocks=2)
     sbm.train("r.sbm", "r.model", {"max_passes": 1, "tol": 1e-9})
     record = Run.read(Path("r.model.run"))
@@ -220,6 +220,8 @@ def test_run_at_work_is_in_use_for_other_settings_and_tune(here):
             sbm.train("r.sbm", "r.model", {"C": 7.0})
         with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
             sbm.tune("r.sbm", "r.model", Cs=[1.0, 2.0])
+        with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
+            sbm.stream("a.svm", "r.model")
     with pytest.raises(SettingsError, match=r"unfinished training with other settings: -C 1.0"):
         sbm.train("r.sbm", "r.model", {"C": 7.0})
 
@@ -249,26 +251,3 @@ def test_store_with_foreign_files_is_not_replaced(here):
     assert Path("r.sbm/thesis.txt").read_text() == "years"
     Path("r.sbm/thesis.txt").unlink()
     sbm.split("a.svm", "r.sbm", force=True)
-
-
-def test_killed_expire_is_finished_by_the_same_command(here, monkeypatch):
-    sbm.split("a.svm", "r.sbm", blocks=2)
-    sbm.split("b.svm", "r.sbm", append=True, blocks=2)
-    before = {path.name for path in Path("r.sbm").glob("block*")}
-    with monkeypatch.context() as patch:
-        patch.setattr("sbm.programs.expire.store_files.write_manifest", kill_after(write_manifest))
-        with pytest.raises(KeyboardInterrupt):
-            sbm.expire("r.sbm", sources="a.svm")
-    assert {path.name for path in Path("r.sbm").glob("block*")} == before
-    with pytest.raises(DataError, match=r"a\.svm was already dropped from r\.sbm"):
-        sbm.expire("r.sbm", sources="a.svm")
-    assert len(list(Path("r.sbm").glob("block*"))) == 2
-    sbm.check("r.sbm")
-
-
-def kill_after(do: Callable[..., object]) -> Callable[..., None]:
-    def killed(*arguments: Any) -> None:
-        do(*arguments)
-        raise KeyboardInterrupt
-
-    return killed

@@ -14,11 +14,6 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings, option_name
 
-__all__ = [
-    "DEFAULT_SOLVER", "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options",
-    "refuse_cross_validation",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Option:
@@ -155,10 +150,7 @@ def _multiply(weights: Sequence[str]) -> dict[float, float]:
 def refuse_cross_validation(arguments: Sequence[str]) -> None:
     """Refuse LIBLINEAR's ``-v 5``, which is `sbm tune` here.
 
-    Raises
-    ------
-    SettingsError
-        ``-v`` is followed by a number that is not a file.
+    Raises `SettingsError` if ``-v`` is followed by a number that is not a file.
     """
     for flag, value in pairwise([*arguments, ""]):
         folds = value if flag == "-v" else flag.removeprefix("-v")

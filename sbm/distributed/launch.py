@@ -17,8 +17,6 @@ from typing import NoReturn
 from sbm.distributed.comm import launched_size
 from sbm.errors import SettingsError
 
-__all__ = ["become", "launch_line"]
-
 
 def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line that runs an sbm command with several ranks.
@@ -75,13 +73,7 @@ def _without_launch(arguments: Sequence[str]) -> list[str]:
 
 
 def become(line: Sequence[str]) -> NoReturn:
-    """Replace this process by another program.
-
-    Raises
-    ------
-    OSError
-        The program cannot be run.
-    """
+    """Replace this process by another program. Raises `OSError` if the program cannot be run."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

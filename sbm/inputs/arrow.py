@@ -25,11 +25,6 @@ from sbm.inputs.text import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ARROW", "MEMORY", "SparseRows", "find_layout", "frame_source", "is_frame", "read_arrow",
-    "write_rows",
-]  # fmt: skip
-
 ARROW = ("parquet", "feather")
 MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
 _READ = 1 << 16  # bytes per read of a column
@@ -116,10 +111,7 @@ def _is_sparse(schema: pa.Schema) -> bool:
 def find_layout(source: Source) -> None:
     """Set `is_sparse` of a source that is a file.
 
-    Raises
-    ------
-    DataError
-        pyarrow is not installed, or the file is damaged.
+    Raises `DataError` if pyarrow is not installed, or the file is damaged.
     """
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
@@ -282,18 +274,10 @@ def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
 def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[str]:
     """Check the types of the columns and return those that hold words.
 
-    Raises
-    ------
-    DataError
-        A type is neither numbers nor words, or differs from that in the sources before.
+    Raises `DataError` if a type is neither numbers nor words, or differs from that in the sources
+    before.
     """
     options, words = source.options, []
-    missing = [name for name in options.kinds if name not in schema.names]
-    if missing and options.labels is True:
-        raise DataError(
-            f"{source.name} has no column {missing[0]}, which the data before have; add it, or "
-            f"leave it out of all with --exclude {missing[0]}"
-        )
     for k, name in enumerate(schema.names):
         if k in columns.ignored:
             continue
@@ -305,19 +289,13 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             )
         is_word = k in columns.text or _is_word(kind)
         if k == columns.label:
-            known = source.options.words.are_words
-            source.options.words.are_words = is_word if known is None else known
-            if known not in (None, is_word):
-                held = "words" if known else "numbers"
-                raise DataError(
-                    f"{source.name}: labels in column {name} have type {kind}, but were {held} "
-                    "before"
-                )
+            _note_labels(source, name, kind, is_word)
         elif k == columns.weight and is_word:
             raise DataError(f"{source.name}: weights in column {name} have type {kind}")
         elif k != columns.weight:
-            before = source.options.kinds.setdefault(name, is_word)
-            if before != is_word:
+            before = options.kinds[name]
+            options.kinds[name] = is_word
+            if before not in (None, is_word):
                 held = "words" if before else "numbers"
                 raise DataError(
                     f"{source.name}: column {name} has type {kind}, but held {held} in the data "
@@ -361,7 +339,9 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
     label, may_lack = options.label or "label", options.labels is not True
     wanted = [("indices", _is_list_of(_is_integer), "lists of numbers")]
     if label in schema.names or not may_lack:
-        wanted.insert(0, (label, _is_number_or_word, "numbers or strings"))
+        wanted.insert(
+            0, (label, lambda kind: _is_number(kind) or _is_word(kind), "numbers or strings")
+        )
     if "values" in schema.names:
         wanted.append(("values", _is_list_of(_is_number), "lists of numbers"))
     if options.weight is not None and (options.weight in schema.names or not may_lack):
@@ -376,14 +356,20 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
         if not is_fit(kind):
             raise DataError(f"{source.name}: column {column} has type {kind}; expected {what}")
     if label in schema.names:
-        is_word, known = _is_word(schema.field(label).type), options.words.are_words
-        options.words.are_words = is_word if known is None else known
-        if known not in (None, is_word):
-            raise DataError(
-                f"{source.name}: labels have type {schema.field(label).type}, but were "
-                f"{'words' if known else 'numbers'} before"
-            )
+        kind = schema.field(label).type
+        _note_labels(source, label, kind, _is_word(kind))
     return [column for column, _, _ in wanted]
+
+
+def _note_labels(source: Source, column: str, kind: pa.DataType, are_words: bool) -> None:
+    """Note whether labels are words; raise `DataError` if they were otherwise before."""
+    words = source.options.words
+    if words.are_words not in (None, are_words):
+        raise DataError(
+            f"{source.name}: labels in column {column} have type {kind}, but were "
+            f"{'words' if words.are_words else 'numbers'} before"
+        )
+    words.are_words = are_words
 
 
 def _is_integer(kind: pa.DataType) -> bool:
@@ -400,10 +386,6 @@ def _is_word(kind: pa.DataType) -> bool:
     return any(
         is_it(kind) for is_it in (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
     )
-
-
-def _is_number_or_word(kind: pa.DataType) -> bool:
-    return _is_number(kind) or _is_word(kind)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -429,13 +411,17 @@ def _is_list_of(is_fit: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType]
 
 def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Batch:
     """Convert a batch of records; invalid rows have no nonzeros."""
+    import pyarrow as pa
+
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
     label = options.label or "label"
     y = batch.column(label) if label in batch.schema.names else None
     lengths, refused = _lengths(None if options.labels is not True else y, lists)
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
-    ids, *values = [_flat(column, good) for column in lists]
+    if refused:
+        lists = [column.filter(pa.array(good)) for column in lists]
+    ids, *values = [_numbers(column.flatten()) for column in lists]
     labels, weights = np.full(batch.num_rows, np.nan), None
     if y is not None and options.words.are_words:
         cells = _cells(y, True)
@@ -476,13 +462,6 @@ def _lengths(
     counts = lengths[0].astype(np.int64)
     counts[list(refused)] = 0
     return counts, refused
-
-
-def _flat(column: pa.Array, good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Concatenate the lists of the good rows."""
-    import pyarrow as pa
-
-    return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:

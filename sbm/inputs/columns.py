@@ -10,14 +10,12 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.matrices import Batch
-from sbm.inputs.parsing import MOST_HASH_BITS, InputOptions
+from sbm.inputs.parsing import MOST_HASH_BITS, TOO_LARGE, InputOptions
 from sbm.inputs.vw import hash_names
-
-__all__ = ["NO_LABEL", "Cells", "Columns", "as_bytes"]
 
 _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
-_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
@@ -67,7 +65,8 @@ class Columns:
         Raises
         ------
         DataError
-            A column is missing, a name occurs twice, or two names have the same id.
+            A column is missing (also one of the tables before), a name occurs twice, or two names
+            have the same id.
         """
         assert options.hash_bits is not None
         twice = [name for name, n in Counter(names).items() if n > 1]
@@ -111,6 +110,7 @@ class Columns:
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
         columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
         columns_of._refuse_collisions(place)
+        columns_of._refuse_missing(place)
         return columns_of
 
     def _features(self) -> list[int]:
@@ -121,6 +121,17 @@ class Columns:
     def features(self) -> list[str]:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
+
+    def _refuse_missing(self, place: str) -> None:
+        """Raise `DataError` if a feature of the tables before has no column."""
+        missing = [name for name in self.options.kinds if name not in self.names]
+        if missing and self.options.labels is True:
+            raise DataError(
+                f"{place}: found no column {missing[0]}, which the data before have; add it, or "
+                f"leave it out of all with --exclude {missing[0]}"
+            )
+        for name in self.features:
+            self.options.kinds.setdefault(name, None)
 
     def _refuse_collisions(self, place: str) -> None:
         """Raise `DataError` if two columns have the same id."""
@@ -197,7 +208,10 @@ class Columns:
             table: _Floats = np.column_stack([numbers for _, _, numbers in numeric])
             for row, j in np.argwhere(np.abs(table) > limit)[:_MOST_PROBLEMS].tolist():
                 k, column, _ = numeric[j]
-                refused.setdefault(row, self._too_large(k, column.text(row)))
+                cell = column.text(row)
+                reason = "but only finite numbers are allowed"
+                reason = reason if NOT_FINITE.fullmatch(cell) else TOO_LARGE
+                refused.setdefault(row, f"found {cell.strip()} in column {self.names[k]}, {reason}")
             here, columns = np.nonzero((table != 0) & ~np.isnan(table) & (np.abs(table) <= limit))
             rows.append(here)
             ids.append(self.ids[where[columns]])
@@ -235,7 +249,7 @@ class Columns:
             expected = "where a label is expected"
             if not words.are_words:
                 expected = "where a numeric label is expected"
-                if _NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
+                if NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
                     expected = "as the label, but only finite numbers are allowed"
                 elif cell.strip() not in NO_LABEL:
                     expected += (
@@ -243,12 +257,6 @@ class Columns:
                     )
             refused.setdefault(row, f"found {shown!r} {expected}")
         return labels
-
-    def _too_large(self, column: int, cell: str) -> str:
-        return (
-            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
-            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
-        )
 
 
 def _some(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
@@ -23,20 +23,7 @@ from sbm.inputs.table import read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
-from sbm.settings import nearest
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "convert_inputs",
-    "format_of",
-    "names_format",
-    "names_record",
-    "open_inputs",
-    "plain_name",
-    "reader_memory",
-    "with_hash_bits",
-]
+from sbm.settings import refuse_unknown
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
@@ -118,11 +105,8 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
         The format is unknown.
     """
     options = with_hash_bits(options)
-    if options.format is not None and options.format not in FORMATS:
-        raise SettingsError(
-            f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
-            f"{nearest(options.format, FORMATS)}"
-        )
+    if options.format is not None:
+        refuse_unknown("format", options.format, FORMATS)
     sources = _group(expand_names(names), options.format)
     for source in sources:
         found = FORMATS[source.format]
@@ -180,7 +164,7 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     words = [name for source in hashed for name in source.categorical]
     record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
     kinds = {k: v for source in hashed for k, v in source.options.kinds.items()}
-    numbers = [name for name, is_word in kinds.items() if not is_word]
+    numbers = [name for name, is_word in kinds.items() if is_word is False]
     record |= {"numbers": numbers} if numbers else {}
     return record | ({"columns": columns} if columns else {})
 

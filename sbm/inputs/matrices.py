@@ -26,15 +26,9 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
-from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, ParsedText
+from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.units import format_number
-
-__all__ = [
-    "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",
-    "piece_nnz", "read_chunks", "read_rows", "refuse_long_row",
-]  # fmt: skip
-
 
 _NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
 _READ = 1 << 20  # bytes hashed at a time
@@ -154,10 +148,7 @@ def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
 def refuse_long_row(place: str, nnz: int, largest: int) -> None:
     """Check that a row fits in memory.
 
-    Raises
-    ------
-    DataError
-        The row has more than `largest` nonzeros.
+    Raises `DataError` if the row has more than `largest` nonzeros.
     """
     if nnz > largest:
         raise DataError(
@@ -281,10 +272,7 @@ def _describe(identity: int, value: float) -> str:
     found = f"found {format_number(value)} as the value of feature {identity}"
     if not np.isfinite(value):
         return f"{found}, but only finite numbers are allowed"
-    return (
-        f"{found}, too large for the value type (limit: float64 1.79e308, float32 3.4e38; "
-        "see --dtype)"
-    )
+    return f"{found}, {TOO_LARGE}"
 
 
 def convert_pieces(
@@ -298,10 +286,7 @@ def convert_pieces(
 ) -> Iterator[tuple[Source, T]]:
     """Convert pieces of rows in threads, and yield them in order; see `convert_sources`.
 
-    Raises
-    ------
-    DataError
-        A row is invalid and `skip` is false.
+    Raises `DataError` if a row is invalid and `skip` is false.
     """
     flight: deque[tuple[RowPiece, Future[T]]] = deque()
     for piece in pieces:
@@ -341,7 +326,10 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     """
     size = 0
     if isinstance(chunks, Sequence):
-        size = sum(_bytes_of(*_matrix(chunk, k)) for k, chunk in enumerate(chunks))
+        for k, chunk in enumerate(chunks):
+            X, _ = _matrix(chunk, k)
+            nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
+            size += _NONZERO * (int(nnz) + int(X.shape[0]))
     return Source(name, size, chunks=chunks, format="chunks", options=options)
 
 
@@ -403,11 +391,6 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
     if X.dtype.kind not in _NUMBERS:
         raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
     return X, y
-
-
-def _bytes_of(X: Any, y: Any) -> int:
-    nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
-    return _NONZERO * (int(nnz) + int(X.shape[0]))
 
 
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:

@@ -14,8 +14,6 @@ from sbm.inputs.idtable import IdTable
 from sbm.names import Names
 from sbm.store.files import read_error
 
-__all__ = ["LabelWords", "NameTable", "NewNames"]
-
 NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
 _PART = 1 << 16  # names gathered at a time
 _MOST_EXAMPLES = 5
@@ -83,10 +81,7 @@ class NameTable:
     def read(self, given: str | Path | Sequence[str]) -> None:
         """Add the names in a file of lines ``ID NAME``, or a sequence of names by column.
 
-        Raises
-        ------
-        DataError
-            The file cannot be read, or a line is invalid.
+        Raises `DataError` if the file cannot be read, or a line is invalid.
         """
         if not isinstance(given, str | Path):
             if not all(isinstance(name, str) for name in given):

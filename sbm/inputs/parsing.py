@@ -13,12 +13,6 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 
-__all__ = [
-    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText",
-    "Room", "TextError", "TextParser", "parse_lines", "token_at",
-]  # fmt: skip
-
-
 LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # the lookup is then a plain array of 16 MB, which is fast
 MOST_HASH_BITS = 32
@@ -42,8 +36,8 @@ class InputOptions:
     columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
     names: NameTable | None = None  # receives the names of features; None to drop them
     words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
-    # whether each column of the tables read so far holds only words
-    kinds: dict[str, bool] = field(default_factory=dict)
+    # whether each column of the tables read so far holds only words; None for CSV
+    kinds: dict[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bits = self.hash_bits
@@ -115,6 +109,9 @@ LARGEST_VALUE = {
     "float32": math.nextafter(math.ldexp(2 - 2**-24, 127), 0),
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
+
+# End of the message about such a value.
+TOO_LARGE = "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
 
 SPARE = 66  # bytes after the text: two newlines, and 64 that are read but ignored
 

@@ -35,11 +35,6 @@ from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
-__all__ = [
-    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
-    "holds_tables", "one_ahead", "parse_sources", "size_of", "unpacked",
-]  # fmt: skip
-
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
 LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
@@ -157,10 +152,7 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
 
     A folder stands for the Parquet and Feather files in it.
 
-    Raises
-    ------
-    DataError
-        A file is missing, or a pattern or folder has no files.
+    Raises `DataError` if a file is missing, or a pattern or folder has no files.
     """
     found = []
     for name in map(str, inputs):
@@ -189,10 +181,7 @@ def holds_tables(path: Path) -> bool:
 def _files_in(folder: str) -> list[str]:
     """Return the tables in a folder and its subfolders, in the order of their names.
 
-    Raises
-    ------
-    DataError
-        There are none.
+    Raises `DataError` if there are none.
     """
     names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
@@ -682,10 +671,3 @@ def _take(
 
 
 _TORN = " (the last line has no line end, so the text may be truncated)"
-
-
-def parse_sources(
-    sources: Sequence[Source], pool: ThreadPoolExecutor, *, ahead: int, **options: Any
-) -> Iterator[tuple[Source, ParsedText]]:
-    """Yield parsed pieces without conversion; see `convert_sources`."""
-    return convert_sources(sources, pool, ParsedText.copy, ahead=ahead, **options)

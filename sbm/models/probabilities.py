@@ -11,12 +11,6 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError
 
-__all__ = [
-    "Scored", "calibrate", "check_probabilities", "finite", "fit_platt", "fit_softmax",
-    "probabilities",
-]  # fmt: skip
-
-
 _Floats = npt.NDArray[np.float64]
 _Look = Callable[[float, float], tuple[float, ...]]
 
@@ -256,10 +250,8 @@ class Scored(Protocol):
 def check_probabilities(model: Scored) -> None:
     """Check that a model has probabilities.
 
-    Raises
-    ------
-    SettingsError
-        If it is a regression model, or has neither ``log_loss`` nor a valid calibration.
+    Raises `SettingsError` if it is a regression model, or has neither ``log_loss`` nor a valid
+    calibration.
     """
     if not model.labels:
         raise SettingsError(

@@ -33,11 +33,6 @@ from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number
 
-__all__ = [
-    "SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of", "text_order",
-]  # fmt: skip
-
-
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
 
 
@@ -318,35 +313,25 @@ def _store_batches(
 ) -> Iterator[_Batch]:
     """Decode a store a few chunks at a time and translate its feature indices."""
     with telling_change(folder):
-        yield from _chunk_batches(BlockStore(folder), table, progress, in_order)
-
-
-def _chunk_batches(
-    store: BlockStore, table: IdTable, progress: Progress, in_order: bool
-) -> Iterator[_Batch]:
-    translate = table.find(store.read_feature_ids())
-    progress.start("predict", store.n_rows, "rows")
-    done = 0
-    for chunks, order in text_order(store) if in_order else _block_order(store):
-        n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-        rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
-        y, begins = np.asarray(rows.y, np.float64), rows.starts
-        ends = begins + rows.lengths
-        if order is not None:
-            y, begins, ends = y[order], begins[order], ends[order]
-        yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
-        done += n
-        progress.advance(done, rows=done)
-    progress.finish()
+        store, done = BlockStore(folder), 0
+        translate = table.find(store.read_feature_ids())
+        progress.start("predict", store.n_rows, "rows")
+        as_stored: Iterator[_Read] = (([c], None) for c in itertools.chain(*store.chunks))
+        for chunks, order in text_order(store) if in_order else as_stored:
+            n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+            rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
+            y, begins = np.asarray(rows.y, np.float64), rows.starts
+            ends = begins + rows.lengths
+            if order is not None:
+                y, begins, ends = y[order], begins[order], ends[order]
+            yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
+            done += n
+            progress.advance(done, rows=done)
+        progress.finish()
 
 
 # Chunks that are read together, and the order of their rows (None: as stored).
 _Read = tuple[list[Chunk], npt.NDArray[np.int64] | None]
-
-
-def _block_order(store: BlockStore) -> Iterator[_Read]:
-    for chunk in itertools.chain(*store.chunks):
-        yield [chunk], None
 
 
 def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.int64]]]:

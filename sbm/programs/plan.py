@@ -48,8 +48,6 @@ from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, require_whole
 
-__all__ = ["plan"]
-
 FIRST_NNZ = 500_000  # nonzeros of the first trial, times outputs
 GROWTH = 4  # ratio of rows of consecutive trials
 READ_SECONDS = 0.3  # time to measure the disk
@@ -215,7 +213,10 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
     """Return a plan for a share of the chunks of each part, with a proportional cache."""
     if share >= 1:
         return memory
-    parts = [_thinned_part(part, share) for part in memory.parts]
+    step = round(1 / share)  # of the chunks of each part, evenly spaced and at least one
+    parts = [
+        Part(part.pieces, part.chunks[:: min(len(part.chunks), step)]) for part in memory.parts
+    ]
     kept = sum(part.nnz for part in parts) / sum(part.nnz for part in memory.parts)
     return replace(
         memory,
@@ -227,12 +228,6 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
             for name, size in memory.items.items()
         },
     )
-
-
-def _thinned_part(part: Part, share: float) -> Part:
-    """Return a part with a share of the chunks, evenly spaced and at least one."""
-    step = min(len(part.chunks), round(1 / share))
-    return Part(part.pieces, part.chunks[::step])
 
 
 def _try(

@@ -531,10 +531,7 @@ class BlockStore:
     def in_use(self) -> Iterator[None]:
         """Lock the store against ``split --force`` and ``expire``; appending stays possible.
 
-        Raises
-        ------
-        StoreError
-            If one of them is running, or has changed the store since it was opened.
+        Raises `StoreError` if one of them is running, or has changed the store since it was opened.
         """
         if self.memory is not None and not self.memory.writer.is_kept:
             yield
@@ -550,10 +547,7 @@ class BlockStore:
     def read_feature_ids(self) -> npt.NDArray[np.int64]:
         """Read the feature id of each index, shape (n_features,), int64.
 
-        Raises
-        ------
-        StoreError
-            If a file is missing or damaged.
+        Raises `StoreError` if a file is missing or damaged.
         """
         parts: list[npt.NDArray[np.int64]] = []
         for generation in self.manifest["generations"]:
@@ -583,10 +577,7 @@ class BlockStore:
     def read_names(self) -> Names | None:
         """Read the name of each feature index; None if no feature has one.
 
-        Raises
-        ------
-        StoreError
-            If a file is missing or damaged.
+        Raises `StoreError` if a file is missing or damaged.
         """
         if not self.names_bytes:
             return None
@@ -699,10 +690,7 @@ class BlockStore:
     def read_codes(self, chunk: Chunk) -> npt.NDArray[np.integer]:
         """Read the class codes of a chunk, shape (n_rows,), uint8 or uint16.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged, or has real-valued labels.
+        Raises `StoreError` if the file is missing or damaged, or has real-valued labels.
         """
         if (ready := self._in_memory(chunk)) is not None:
             return _codes_of(ready.labels, chunk.rows, self.labels)
@@ -712,10 +700,7 @@ class BlockStore:
     def read_weights(self, chunk: Chunk) -> npt.NDArray[np.float64]:
         """Read the weights of a chunk's rows, shape (n_rows,).
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         if (ready := self._in_memory(chunk)) is not None:
             return _weights_of(ready.labels, chunk.rows)
@@ -871,10 +856,7 @@ class BlockStore:
 def require_whole(store: BlockStore) -> None:
     """Check that all blocks of a store are in its folder.
 
-    Raises
-    ------
-    StoreError
-        If blocks are in other shards.
+    Raises `StoreError` if blocks are in other shards.
     """
     here = len(store.blocks_here)
     if store.shard is None or here == store.n_blocks:
@@ -1001,10 +983,7 @@ def holds_only_ours(folder: Path) -> bool:
 def telling_change(folder: Path) -> Iterator[None]:
     """Report what looks like damage as a change, if a store was expired or replaced meanwhile.
 
-    Raises
-    ------
-    StoreError
-        Also if the folder is not a store.
+    Raises `StoreError`, also if the folder is not a store.
     """
     before = read_manifest(folder)
     try:

@@ -48,8 +48,6 @@ from sbm.store.files import (
 )  # fmt: skip
 from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
 
-__all__ = ["Run", "is_finished", "run_folder", "runs_here", "sources_at"]
-
 VERSION = 1
 RECORD = "run.json"
 LOG = "log.jsonl"
@@ -115,10 +113,7 @@ class Run:
 
         The last checkpoint of an earlier run stays until the first checkpoint of this one.
 
-        Raises
-        ------
-        StoreError
-            If another process uses the run, or the folder is not writable.
+        Raises `StoreError` if another process uses the run, or the folder is not writable.
         """
         make_folder(folder)
         with lock(folder / "lock", f"the run {folder}"):
@@ -137,11 +132,8 @@ class Run:
 
         Everything written after that checkpoint is removed, including lines of the log.
 
-        Raises
-        ------
-        StoreError
-            If there is no checkpoint, a file is missing or damaged, or another process uses the
-            run.
+        Raises `StoreError` if there is no checkpoint, a file is missing or damaged, or another
+        process uses the run.
         """
         cls.read(folder)  # create no lock file in a folder that is not a run
         with lock(folder / "lock", f"the run {folder}"):
@@ -162,10 +154,7 @@ class Run:
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
         """Open the last checkpoint, or the one of `record`, for reading; also return its arrays.
 
-        Raises
-        ------
-        StoreError
-            If there is no checkpoint, or a file is missing or damaged.
+        Raises `StoreError` if there is no checkpoint, or a file is missing or damaged.
         """
         run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
         return run, run.read_state()
@@ -448,10 +437,7 @@ class Run:
     def note(self, **facts: Any) -> None:
         """Add facts to the record of the last checkpoint.
 
-        Raises
-        ------
-        StoreError
-            If the record cannot be written.
+        Raises `StoreError` if the record cannot be written.
         """
         self._write_record({**self._record, **facts})
 
@@ -459,10 +445,7 @@ class Run:
     def roll_back(cls, folder: Path) -> dict[str, Any]:
         """Go back to the checkpoint before the last one; return its record.
 
-        Raises
-        ------
-        StoreError
-            If there is no such checkpoint, or the record cannot be written.
+        Raises `StoreError` if there is no such checkpoint, or the record cannot be written.
         """
         before = cls.read(folder).get("before")
         if not isinstance(before, dict):
@@ -474,10 +457,7 @@ class Run:
     def require_free(folder: Path) -> None:
         """Check that no other process uses a run, which need not exist.
 
-        Raises
-        ------
-        StoreError
-            It is in use.
+        Raises `StoreError` if it is in use.
         """
         if (folder / "lock").is_file():
             with lock(folder / "lock", f"the run {folder}"):
@@ -487,10 +467,7 @@ class Run:
     def remove(cls, folder: Path) -> None:
         """Remove a run's files from its folder, the record first.
 
-        Raises
-        ------
-        StoreError
-            If another process uses the run, or a file cannot be removed.
+        Raises `StoreError` if another process uses the run, or a file cannot be removed.
         """
         with lock(folder / "lock", f"the run {folder}"):
             for path in [folder / RECORD, *folder.iterdir()]:
@@ -510,10 +487,7 @@ class Run:
     def state_names(self) -> list[str]:
         """Return the names of the arrays in the last checkpoint's state.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         names: list[str] = []
 
@@ -527,10 +501,7 @@ class Run:
     def read_state(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return all or the named arrays of the last checkpoint; the others take no memory.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         wanted = (lambda name: True) if names is None else names.__contains__
         return self._read(str(self._record["state"]), "state", wanted).arrays
@@ -556,10 +527,8 @@ class Run:
     def read(folder: Path) -> dict[str, Any]:
         """Return the record of a run's last checkpoint.
 
-        Raises
-        ------
-        StoreError
-            If the folder is not a run, has no checkpoint yet, or the record is damaged.
+        Raises `StoreError` if the folder is not a run, has no checkpoint yet, or the record is
+        damaged.
         """
         path = folder / RECORD
         try:

@@ -12,8 +12,6 @@ from sbm.errors import StoreError
 from sbm.store.files import write_atomically
 from sbm.store.records import SHARD_FIELDS, encode_record, find_invalid, read_record
 
-__all__ = ["SHARD", "Shard", "read_shard", "shard_path", "write_shard"]
-
 SHARD = "shard.json"
 
 
@@ -39,13 +37,7 @@ def shard_path(store: Path, number: int | str) -> Path:
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    """Write ``shard.json`` into a folder.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written.
-    """
+    """Write ``shard.json`` into a folder. Raises `StoreError` if the file cannot be written."""
     record = encode_record("shard", {"shard": shard.number, "of": shard.of})
     write_atomically(folder / SHARD, [record])
 
@@ -53,10 +45,7 @@ def write_shard(folder: Path, shard: Shard) -> None:
 def read_shard(folder: Path) -> Shard | None:
     """Return the shard that a folder holds, or None if it holds a whole store.
 
-    Raises
-    ------
-    StoreError
-        If ``shard.json`` cannot be read.
+    Raises `StoreError` if ``shard.json`` cannot be read.
     """
     path = folder / SHARD
     try:

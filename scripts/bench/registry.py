@@ -132,7 +132,6 @@ OPTIONS: dict[str, Option] = {
     "sample_seconds": Option(float, "seconds between two samples"),
     "bmd_max_passes": Option(_count, "maximum passes without a cache"),
     "read_rates": Option(_rate, "bytes per second, or none"),
-    "gaps": Option(float, "relative gaps at which safe rows are counted"),
     "grid": Option(str, "values of C for sbm tune; -C is for the single training"),
     "folds": Option(_count, "--folds of sbm tune"),
     "alone": Option(bool, "also train each model of each fold separately"),
@@ -234,13 +233,7 @@ def _parser(registry: Registry, prog: str) -> argparse.ArgumentParser:
 
 
 def existing(path: Path) -> Path:
-    """Return a file's full path.
-
-    Raises
-    ------
-    BenchError
-        There is no such file.
-    """
+    """Return a file's full path. Raises `BenchError` if there is no such file."""
     if not path.is_file():
         raise BenchError(f"{path}: no such file")
     return path.resolve()
@@ -275,13 +268,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def run_one(name: str, one: Benchmark, args: argparse.Namespace) -> Report:
-    """Run a benchmark.
-
-    Raises
-    ------
-    BenchError
-        The benchmark cannot run.
-    """
+    """Run a benchmark. Raises `BenchError` if the benchmark cannot run."""
     title, *notes = one.paragraphs
     left_out = ("benchmark", "prefix", "redraw", "rows", "liblinear_train")
     settings = {k: v for k, v in vars(args).items() if k not in left_out and _is_plain(v)}

@@ -87,10 +87,7 @@ LOSSES: dict[str, Callable[[Any, Floats], Any]] = {
 def objective(text: Path, loss: str, C: float, model: LinearModel) -> float:
     """Primal value: ½ |W|² + C times the loss of all rows, in float64 from the text.
 
-    Raises
-    ------
-    BenchError
-        The text has a label that the model does not know.
+    Raises `BenchError` if the text has a label that the model does not know.
     """
     from scripts.bench.tools import BenchError
 

@@ -147,10 +147,7 @@ def data_options(*names: str) -> dict[str, Option]:
 def problems(args: argparse.Namespace, report: Report) -> Iterator[Problem]:
     """Give the data sets one after the other, and say in the report what they are.
 
-    Raises
-    ------
-    BenchError
-        There is no such text, or it has not as many labels as the loss needs.
+    Raises `BenchError` if there is no such text, or it has not as many labels as the loss needs.
     """
     texts, tests, costs = dict(args.data), dict(args.test), dict(args.costs)
     for name in args.sets:

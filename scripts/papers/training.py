@@ -218,7 +218,7 @@ class Curves:
 
     def ratio(self, name: str, other: str) -> float:
         """Difference of one method over that of another: geometric mean over the passes."""
-        numbers = range(1, 1 + len(self.by_name[name]))
+        numbers = range(1, 1 + min(len(self.by_name[name]), len(self.by_name[other])))
         logs = [log(self.difference(name, k) / self.difference(other, k)) for k in numbers]
         return exp(fmean(logs))
 

@@ -14,8 +14,6 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE
 from sbm.units import format_size
 
-__all__ = ["Reading", "SplitOptions", "batch_bytes", "check_ids", "room_for_rows"]
-
 LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
@@ -145,10 +143,19 @@ class Reading:
     keep_store: str | Path | None = None
 
     def input_options(self) -> InputOptions:
-        """Return how to read the inputs."""
-        return input_options(
-            self.format, self.hash_bits, self.label, self.categorical, self.weight, self.exclude,
-            self.feature_names, self.names,
+        """Return how to read the inputs.
+
+        Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read.
+        """
+        table = NameTable() if self.names else None
+        if self.feature_names is not None:
+            if table is None:
+                raise SettingsError("feature_names is given, but names are left out; omit one")
+            table.read(self.feature_names)
+        categorical = None if self.categorical is None else tuple(self.categorical)
+        return InputOptions(
+            self.format, self.hash_bits, self.label, categorical, self.weight,
+            tuple(self.exclude), names=table, words=LabelWords(),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int) -> SplitOptions:
@@ -158,34 +165,6 @@ class Reading:
             self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None,
             is_for_training=True,
         )  # fmt: skip
-
-
-def input_options(
-    format: str | None,  # noqa: A002  its name on the command line
-    hash_bits: int | None,
-    label: str | None,
-    categorical: Sequence[str] | None,
-    weight: str | None,
-    exclude: Sequence[str],
-    feature_names: str | Path | Sequence[str] | None,
-    names: bool,
-) -> InputOptions:
-    """Return how to read inputs, from the arguments of `sbm.split`.
-
-    Raises
-    ------
-    DataError, StoreError
-        The file of names is invalid or cannot be read.
-    """
-    table = NameTable() if names else None
-    if feature_names is not None:
-        if table is None:
-            raise SettingsError("feature_names is given, but names are left out; omit one")
-        table.read(feature_names)
-    chosen = None if categorical is None else tuple(categorical)
-    return InputOptions(
-        format, hash_bits, label, chosen, weight, tuple(exclude), names=table, words=LabelWords()
-    )
 
 
 def batch_bytes(mem: int) -> int:
@@ -208,10 +187,7 @@ def check_ids(
     While features are counted there are no batches, but their memory stays reserved: a table that
     grows needs more than its final size.
 
-    Raises
-    ------
-    MemoryPlanError
-        They do not fit.
+    Raises `MemoryPlanError` if they do not fit.
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
     needed += 0 if names is None else names.nbytes

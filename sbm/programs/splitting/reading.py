@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import convert_inputs
-from sbm.inputs.idtable import IdTable, count_codes, drop_unknown
+from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
@@ -23,10 +24,7 @@ from sbm.programs.splitting.options import SplitOptions, check_ids
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
-__all__ = [
-    "CodedText", "Counted", "Labels", "count_features", "read_sources",
-    "refuse_changed_sources", "refuse_once_only", "require_second_reading",
-]  # fmt: skip
+kernels = load("sbm.inputs.kernels.ids")
 
 
 class FeatureCounter:
@@ -63,7 +61,7 @@ class FeatureCounter:
             self._counts = counts
         add_names(self._names, text)
         check_ids(self.ids, self._options, self._counts.nbytes, self._names)
-        count_codes(text.indices, self._counts, self._options.min_count)
+        kernels.count(text.indices, self._counts, self._options.min_count)
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
 
@@ -177,7 +175,7 @@ class CodedText:
         """
         if len(self.unknown):  # `look_up` does not find large ids
             self.indices[self.unknown] = ids.find(self.unknown_ids)
-        nnz, ones = drop_unknown(self.indptr, self.indices, self.values)
+        nnz, ones = kernels.drop_unknown(self.indptr, self.indices, self.values)
         if ones:
             buffers.give_back(self.values)
         values = None if ones or self.values is None else self.values[:nnz]
@@ -265,7 +263,8 @@ class Taker(Protocol):
     ids: IdTable
     n_rows: int
 
-    def add(self, text: CodedText, text_share: float) -> None: ...
+    def add(self, text: CodedText, text_share: float) -> None:
+        """Add a piece of text; `text_share` is the fraction of the input read so far."""
 
 
 def read_sources(

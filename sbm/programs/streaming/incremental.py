@@ -31,8 +31,6 @@ from sbm.solver.onepass import OnePass, Size
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 
-__all__ = ["Incremental"]
-
 _OPTIONS = StreamOptions()
 _TYPES = ("ones", "float32", "float64")  # each holds the values of those before it
 
@@ -99,10 +97,7 @@ class Incremental:
     def refuse_changes(self, settings: Settings) -> None:
         """Check that settings are those of the first batch, except memory, threads and seed.
 
-        Raises
-        ------
-        SettingsError
-            A setting has changed.
+        Raises `SettingsError` if a setting has changed.
         """
         before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
         for name in before.keys() - {"seed", *FREE}:

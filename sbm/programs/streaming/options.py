@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -16,14 +15,9 @@ from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
-from sbm.settings import Settings, nearest
+from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration
-
-__all__ = [
-    "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",
-    "refuse_other_formats", "refuse_packed",
-]  # fmt: skip
 
 
 def refuse_other_formats(sources: Sequence[Source]) -> None:
@@ -49,14 +43,17 @@ def _refuse_training(folder: Path) -> None:
     """Check that the stream's run would not replace an unfinished training."""
     if not (folder / RECORD).is_file():
         return
-    with contextlib.suppress(StoreError):  # an unreadable run cannot be resumed anyway
+    try:
         record = Run.read(folder)
-        if record.get("kind") == "stream" or is_finished(record):
-            return
-        raise SettingsError(
-            f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
-            "with -o, or remove that folder"
-        )
+    except StoreError:  # it cannot be resumed anyway
+        return
+    if record.get("kind") == "stream" or is_finished(record):
+        return
+    Run.require_free(folder)
+    raise SettingsError(
+        f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
+        "with -o, or remove that folder"
+    )
 
 
 @dataclass
@@ -149,18 +146,15 @@ class StreamOptions:
         for name, known in (
             ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if value not in known:
-                raise SettingsError(
-                    f"unknown {name.replace('_', '-')} {value!r}; use one of {', '.join(known)}"
-                    f"{nearest(str(value), known)}"
-                )
+            refuse_unknown(name.replace("_", "-"), str(getattr(self, name)), known)
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
-            self._check_classes(self.classes)
+            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+                shown = ",".join(map(format_number, self.classes))
+                raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
@@ -184,12 +178,6 @@ class StreamOptions:
         values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
-
-    @staticmethod
-    def _check_classes(classes: Sequence[float]) -> None:
-        if len(set(classes)) < len(classes) or len(classes) < 2:
-            shown = ",".join(map(format_number, classes))
-            raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @property
     def commit_interval(self) -> tuple[float, int]:
@@ -215,10 +203,7 @@ _USUAL = ("checkpoint_every", "on_error")
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
     """Return the previous values, updated by the current ones.
 
-    Raises
-    ------
-    SettingsError
-        A value in `kept` has changed.
+    Raises `SettingsError` if a value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:

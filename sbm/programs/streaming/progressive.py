@@ -18,8 +18,6 @@ from sbm.errors import DataError
 from sbm.losses import Loss
 from sbm.solver.problem import TOO_LARGE, AnyProblem, OneClass, Problem
 
-__all__ = ["Progressive", "Sums", "row_losses"]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 FIRST_MARK = 1024  # rows
@@ -35,13 +33,7 @@ class Sums:
     loss: float = 0.0  # sum of losses, without C
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Add rows.
-
-        Raises
-        ------
-        DataError
-            The sum of losses exceeds the range of a float.
-        """
+        """Add rows. Raises `DataError` if the sum of losses exceeds the range of a float."""
         self.rows += len(losses)
         self.correct += int(np.count_nonzero(correct))
         with np.errstate(over="ignore"):

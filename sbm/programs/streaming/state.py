@@ -61,8 +61,6 @@ from sbm.solver.step import Totals
 from sbm.store.run import sources_at
 from sbm.units import format_number, format_size
 
-__all__ = ["Stream", "rows_in_front"]
-
 _FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
@@ -392,10 +390,7 @@ class Stream:
     def _use_less(self, before: int) -> StreamPlan:
         """Return a smaller plan, and use its bound from now on.
 
-        Raises
-        ------
-        MemoryPlanError
-            There is no smaller plan.
+        Raises `MemoryPlanError` if there is no smaller plan.
         """
         plan = smaller(partial(self._plan, self._needs), before, f"learning {self.path}")
         self._mem = plan.mem
