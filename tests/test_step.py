@@ -467,7 +467,12 @@ class Damped:
 
     def __init__(self, solver, sigma):
         self.solver = solver
-        self.damping = Damping(np.full(64, sigma), sigma, np.zeros(len(solver.W), np.uint8), np.array([np.inf, 0.0, 1.0]))
+        self.damping = Damping(
+            np.full(64, sigma),
+            sigma,
+            np.zeros(len(solver.W), np.uint8),
+            np.array([np.inf, 0.0, 1.0]),
+        )
 
     def solve(self, work, how):
         chunks = np.arange(-(-work.n // how.chunk))

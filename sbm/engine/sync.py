@@ -40,7 +40,7 @@ SUMS, FULL_SUMS = 64, 2  # per round over a large working set
 LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
 FREQUENT = 4096  # number of frequent weights
 LEAST_SHARE = 0.5
-OUT = 255
+OUT = 255  # a row that is left alone until the last round, as in kernels/common.py
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
 # Buckets of weights: by the logarithm of their frequency, then the same for the frequent ones.
 BUCKETS, HALF = 64, 32
