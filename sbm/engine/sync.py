@@ -139,7 +139,8 @@ class Combiner:
                     theirs = self._add_all(work, since)
                     gap, updates = gap + theirs[0], updates + theirs[1]
                     total = total + since if len(total) else since
-            self._worsts[:] = self._worsts[1] / max(1.0, self._worsts[2]), 0.0, 0.0
+            worst = self._worsts[1] / max(1.0, self._worsts[2])
+            self._worsts[:] = self._comm.gather([worst]).max(), 0.0, 0.0
             if updates == 0.0:
                 break
             if how.stop > 0.0 and gap <= how.stop * abs(
