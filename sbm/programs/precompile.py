@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm import compiled
+from sbm.distributed.comm import SerialComm
 from sbm.engine.kernels import NEWTON, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
@@ -133,7 +135,8 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
     tasks += [([SPARSE], dtype), ([SPARSE], "ones")]
-    return [*tasks, (["split", "names", "predict", "tune", "validate"], dtype)]
+    tasks += [(["split", "tune", "validate"], dtype), (["names", "predict"], "float64")]
+    return [*tasks, (["validate"], "ones"), (["ranks"], "float32")]
 
 
 def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1) -> None:
@@ -225,6 +228,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _names()
     if command == "validate":
         return _validate(value_type)
+    if command == "ranks":
+        return _ranks(folder)
     if command.startswith(STREAM):
         return _stream(command.removeprefix(STREAM), value_type, folder)
     from sbm.programs.split import split
@@ -305,6 +310,36 @@ def _validate(value_type: str) -> None:
     hold_out(rows, np.ones(1, np.int64), 0.5)
     for n_outputs in (1, 3):
         decide(rows, np.ones((1, n_outputs)), 0.0)
+
+
+def _ranks(folder: Path) -> None:
+    """Train with messages between ranks; changes of W are lists, then whole arrays."""
+    from sbm.programs.split import split
+    from sbm.programs.train import train_ranks
+
+    source = folder / "r.svm"
+    for k, text in enumerate((_TINY["real"], "+1 1:1 2:0.5\n-1 2:1\n" * 20)):
+        source.write_text(text, "ascii")
+        split([source], folder / f"r{k}.sbm", blocks=2)
+        settings = Settings(C=9.0, max_passes=2, parts="blocks", solver="dual", rounds=2)
+        train_ranks(_Twin(), folder / f"r{k}.sbm", folder / f"r{k}.model", settings)
+
+
+class _Twin(SerialComm):
+    """The first of two ranks that do the same."""
+
+    size = 2
+
+    def gather(self, numbers: Sequence[float]) -> npt.NDArray[np.float64]:
+        return np.array([numbers, numbers], np.float64)
+
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        return [mine, mine]
+
+    def share(self, content: Any) -> list[Any]:
+        return super().share(content) * 2
 
 
 def _predict(folder: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -477,7 +478,10 @@ class TrainingPlan:
         )
         kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()
-        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
+        kinds = {kernels: self.store.value_type}
+        kinds |= {"ranks": "float32"} if self.comm.size > 1 else {}
+        for name, value_type in kinds.items():
+            one_first(self.comm, partial(prepare, name, value_type, self.options.progress))
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:
             self.validation.choose_rows()
