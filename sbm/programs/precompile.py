@@ -128,9 +128,7 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
     tasks = []
     kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
     for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
-        commands = [kernel, kernel + WEIGHTED]
-        if kernel != "one_class":
-            commands.append(STREAM + kernel)
+        commands = [kernel, kernel + WEIGHTED, STREAM + kernel]
         if kernel in _WITH_NEWTON:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
