@@ -150,7 +150,7 @@ def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     assert report["folder"] == str(compiled.folder())
     first = [(commands[0], kind) for commands, kind in done]
     both = [(name, kind) for name in ("logistic", "l1") for kind in ("float64", "ones")]
-    rest = [("split", "float64"), ("names", "float64"), ("validate", "ones"), ("ranks", "float32")]
+    rest = [("split", "float64"), ("names", "float64"), ("validate", "ones")]
     assert first == [*both, *rest]
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: "no space left")
     with pytest.raises(SbmError, match="no space left"):

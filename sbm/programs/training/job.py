@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import RANKS, kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
@@ -478,10 +477,11 @@ class TrainingPlan:
         )
         kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()
-        kinds = {kernels: self.store.value_type}
-        kinds |= {"ranks": "float32"} if self.comm.size > 1 else {}
-        for name, value_type in kinds.items():
-            one_first(self.comm, partial(prepare, name, value_type, self.options.progress))
+        if self.share.adding.size > 1 and self.settings.solver != "newton":
+            kernels += RANKS
+        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
+        if self.spare:
+            prepare("validate", self.store.value_type, self.options.progress)
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:
             self.validation.choose_rows()
