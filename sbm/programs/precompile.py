@@ -273,7 +273,9 @@ def _run(command: str, value_type: str, folder: Path) -> None:
                 train(store, path, replace(settings, mem=error.least_bytes))
             if NEWTON in command and LOSSES[settings.loss].kernel == "logistic":
                 most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # conjugate gradients
-                train(store, path, replace(settings, tol=1e-18, max_passes=2), resume=False)
+                # The first weights are not the optimum.
+                settings = replace(settings, C=9.0, tol=1e-18, class_weight={1.0: 3.0})
+                train(store, path, replace(settings, max_passes=2), resume=False)
                 newton.MOST_FEATURES = most
     return None
 
