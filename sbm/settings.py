@@ -16,10 +16,6 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.units import format_label, format_number, parse_duration, parse_size
 
-__all__ = [
-    "SETTINGS", "Setting", "Settings", "nearest", "option_name", "read_threshold",
-]  # fmt: skip
-
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""

@@ -7,11 +7,6 @@ from typing import Any
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
-__all__ = [
-    "cat", "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged",
-    "open_lines", "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
-]  # fmt: skip
-
 Report = dict[str, Any]
 Lines = Iterator[str]
 

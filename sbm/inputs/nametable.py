@@ -14,8 +14,6 @@ from sbm.inputs.idtable import IdTable
 from sbm.names import Names
 from sbm.store.files import read_error
 
-__all__ = ["LabelWords", "NameTable", "NewNames"]
-
 NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
 _PART = 1 << 16  # names gathered at a time
 _MOST_EXAMPLES = 5

@@ -38,8 +38,6 @@ from sbm.inputs.parsing import (
     token_at,
 )
 
-__all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
-
 kernels = load("sbm.inputs.kernels.names")
 _WORD = re.compile(rb"[^\t\r\n :|]+")
 

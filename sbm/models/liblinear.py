@@ -39,8 +39,6 @@ from sbm.models.model import READERS, Model, parts
 from sbm.store.files import read_error, write_atomically
 from sbm.units import format_number
 
-__all__ = ["load_model", "read_model", "write_model"]
-
 
 def load_model(model: str | Path | Model) -> Model:
     """Read a model of `sbm train` or LIBLINEAR; the first line tells which it is.

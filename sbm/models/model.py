@@ -16,8 +16,6 @@ from sbm.store import container
 from sbm.store.files import require_place
 from sbm.units import format_number
 
-__all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
-
 _PART = 1 << 17  # weights handled at a time, 1 MB
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 

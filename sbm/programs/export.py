@@ -20,8 +20,6 @@ from sbm.settings import refuse_unknown
 from sbm.store import container
 from sbm.store.files import open_atomically, require_place, write_atomically
 
-__all__ = ["FORMATS", "export"]
-
 
 def export(
     model: str | Path | Model,

@@ -21,8 +21,6 @@ from sbm.store.blocks import (
 )  # fmt: skip
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
-__all__ = ["check", "info"]
-
 
 def info(path: str | Path) -> dict[str, Any]:
     """Describe a store, a run or a model.

@@ -10,8 +10,6 @@ from sbm.errors import SettingsError, require_path
 from sbm.models.liblinear import load_model
 from sbm.models.model import Model
 
-__all__ = ["inspect"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -48,8 +48,6 @@ from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, require_whole
 
-__all__ = ["plan"]
-
 FIRST_NNZ = 500_000  # nonzeros of the first trial, times outputs
 GROWTH = 4  # ratio of rows of consecutive trials
 READ_SECONDS = 0.3  # time to measure the disk

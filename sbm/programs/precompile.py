@@ -28,8 +28,6 @@ from sbm.errors import MemoryPlanError, SbmError, SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings
 
-__all__ = ["precompile", "run"]
-
 _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),

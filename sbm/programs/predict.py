@@ -29,8 +29,6 @@ from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
 
-__all__ = ["is_same_file", "opened", "predict"]
-
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
 

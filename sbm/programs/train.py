@@ -44,8 +44,6 @@ from sbm.settings import Settings
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
 
-__all__ = ["train", "train_ranks"]
-
 
 def train(
     data: Any = None,

@@ -48,8 +48,6 @@ from sbm.store.files import (
 )  # fmt: skip
 from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
 
-__all__ = ["Run", "is_finished", "run_folder", "runs_here", "sources_at"]
-
 VERSION = 1
 RECORD = "run.json"
 LOG = "log.jsonl"

@@ -23,22 +23,13 @@ ENDINGS = (".json", ".md", ".png")
 
 @dataclass(frozen=True)
 class Result:
-    """A file of ``scripts/results``.
+    """A file of ``scripts/results``."""
 
-    Attributes
-    ----------
-    what : str
-        What it shows.
-    command : str
-        The module of ``scripts`` that makes it, and its arguments. Words in capitals are keys of
-        `TEXTS`, REFERENCE the folder of the reference sets, and OUT the file without its ending.
-    is_timed : bool
-        Whether stolen time matters.
-    """
-
-    what: str
+    what: str  # what it shows
+    # The module of ``scripts`` that makes it, and its arguments. Words in capitals are keys of
+    # `TEXTS`, REFERENCE the folder of the reference sets, and OUT the file without its ending.
     command: str
-    is_timed: bool = True
+    is_timed: bool = True  # whether stolen time matters
 
 
 _TABLE2 = "--data TEN --test TEN_TEST --data TEXT --test TEST"
