@@ -324,10 +324,15 @@ def plan(report: Report) -> Lines:
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
         "solver": _solver(report),
         "passes": passes,
-        "total": _in_time(report["seconds"]),
+        "total": _in_time(report["seconds"]) + _turns(report),
     }.items():
         if report["solver"] is not None or name not in ("cache", "solver"):  # of sparse models
             yield f"{name:>8}  {text}"
+
+
+def _turns(report: Report) -> str:
+    n = report.get("turns", 1)
+    return f", in {n} turns of some classes each" if n > 1 else ""
 
 
 def _solver(report: Report) -> str:

@@ -158,7 +158,7 @@ def _model(path: Path) -> dict[str, Any]:
         "path": str(path),
         "bytes": path.stat().st_size,
         "features": len(model.ids),
-        "nonzero_weights": int(np.count_nonzero(model.W)),
+        "nonzero_weights": model.n_nonzero,
         "outputs": model.W.shape[1],
         "labels": model.label_names or model.labels,
         "bias": model.bias,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from sbm import compiled
 from sbm.compiled import load
-from sbm.distributed.comm import SerialComm
+from sbm.distributed.comm import Message, SerialComm
 from sbm.engine.kernels import NEWTON, RANKS, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
@@ -38,6 +38,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
+    "one-vs-rest": {"loss": "hinge"},
     # The weight of a class keeps the weights of features from being 0.
     SPARSE: {
         "loss": "log_loss",
@@ -50,6 +51,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "class_weight": {1.0: 3.0},
     },
 }
+_MANY_CLASSES = ("multiclass", "one-vs-rest")
 _WITH_NEWTON = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
 _MORE = {
@@ -127,9 +129,13 @@ def precompile(
 def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
     """Return tasks: commands that share kernels, and a value type; longest tasks first."""
     tasks = []
-    kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
-    for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
-        commands = [kernel, kernel + WEIGHTED, kernel + RANKS, STREAM + kernel]
+    chosen = [LOSSES[name] for name in losses]
+    kernels = {loss.kernel or "multiclass" for loss in chosen}
+    kernels |= {"one-vs-rest" for loss in chosen if loss.kind is not None and not loss.joint}
+    for kernel in sorted(kernels, key=lambda name: (name not in _MANY_CLASSES, name)):
+        commands = [kernel, kernel + WEIGHTED, STREAM + kernel]
+        if kernel != "one-vs-rest":  # ranks usually divide the classes
+            commands.append(kernel + RANKS)
         if kernel in _WITH_NEWTON:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
@@ -237,7 +243,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
-    if command.startswith("multiclass"):
+    if command.startswith(_MANY_CLASSES):
         kinds = {"": _with_classes(4, kinds[""])}
     source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
     for text in kinds.values():
@@ -290,7 +296,7 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
     many = _with_classes(3, few)
     dtype = "float64" if value_type == "float64" else "float32"
     source = folder / "t.svm"
-    texts = (few, many) if kind == "multiclass" else (few,)
+    texts = {"multiclass": (few, many), "one-vs-rest": (many,)}.get(kind, (few,))
     for text in texts:
         source.write_text(text, "ascii")
         settings = Settings(loss=_SETTINGS[kind]["loss"])
@@ -337,6 +343,9 @@ class _Twin(SerialComm):
 
     def share(self, content: Any) -> list[Any]:
         return super().share(content) * 2
+
+    def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
+        pass
 
 
 def _predict(folder: Path) -> None:
