@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -70,15 +70,16 @@ class Damping:
     extra : float
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
-        Bucket of each weight, plus 128 if it has changed. None: see `bucket_of` in the kernels.
-    touched : ndarray, int32
-        The number of changed weights, then as many of them as fit.
+        Bucket of each weight. None: see `bucket_of` in the kernels.
+    worsts : ndarray, shape (3,), float64
+        Violation above which rows at rest stay so; sum or maximum of violations of this round, and
+        what to divide it by for the next.
     """
 
     factors: npt.NDArray[np.float64]
     extra: float
     code: npt.NDArray[np.uint8] | None
-    touched: npt.NDArray[np.int32] | None
+    worsts: npt.NDArray[np.float64]
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Rounds:
     state : ndarray, shape (1,), uint64
         State of the kernels' random generator.
     awake : ndarray, shape (n,), int32
-        Scratch.
+        Scratch; with `damping`, begins with the updated rows at the end.
     order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
     spread : callable
@@ -106,11 +107,6 @@ class Rounds:
         `dual_sum` is Σ d_i before.
     damping : Damping or None
         If the changes of several ranks are added up.
-    given : int
-        If not negative, the first `given` rows of `awake` are visited once, instead of rounds.
-    limits : ndarray, shape (2,), float64
-        Violation above which a row that is pushed against its bound rests for all rounds; set to
-        the largest violation of the last round.
     turn : int
         Number of the first round.
     """
@@ -126,8 +122,6 @@ class Rounds:
     stop: float = 0.0
     dual_sum: float = 0.0
     damping: Damping | None = None
-    given: int = -1
-    limits: npt.NDArray[np.float64] = field(default_factory=lambda: np.array([np.inf, 0.0]))
     turn: int = 0
 
     @property
@@ -136,7 +130,7 @@ class Rounds:
         how = self.damping
         if how is None:
             return None, 1.0, None, None
-        return how.factors, how.extra, how.code, how.touched
+        return how.factors, how.extra, how.code, how.worsts
 
 
 class _Separable:
@@ -302,8 +296,7 @@ class Problem(_Separable):
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            work.rest[:n], *how.damped, how.given, how.limits,
-            how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
+            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
             how.dual_sum, how.block, how.state, how.awake, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
@@ -467,7 +460,7 @@ class OneClass(Problem):
         weights = rows.weights
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         if how.damping is not None:
-            share *= how.given / max(1, work.n) * (how.turn == 0)
+            share *= len(how.awake) / max(1, work.n) * (how.turn == 0)
         excess = self._level[1] - self.nu * self.total
         self._visited += share
         if how.damping is None:
@@ -594,7 +587,7 @@ class MultiProblem(_Separable):
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
-            *how.damped, how.given, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
+            *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
             np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,

@@ -76,7 +76,7 @@ class Workers:
         n, each = self._n, work.rows.nnz / max(1, work.n)
         work.rest[: work.n] = 0
         self._views[:] = self._W[:, 0]
-        limits = np.full((n, 2), np.inf)  # of each worker, as in `Rounds`
+        worsts = np.full((n, 3), np.inf)  # of each worker, as in `Damping`
         total, dual = np.zeros(5), -np.inf
         for turn in range(how.rounds):
             places = self._list_rows(work, how)
@@ -84,13 +84,12 @@ class Workers:
             n_full = max(1, int(nnz / max(LEAST_NNZ, PER_WEIGHT * len(self._W))))
             every = max(1, int(nnz / n_full / LEAST_NNZ))
             n_sums = n_full * every
-            found, worst = np.zeros(5), 0.0
+            found, worsts[:, 1] = np.zeros(5), 0.0
             for k in range(n_sums):
                 some = [
                     mine[len(mine) * k // n_sums : len(mine) * (k + 1) // n_sums] for mine in places
                 ]
-                stats = self._visit(work, replace(how, turn=turn), some, limits)
-                worst = max(worst, float(limits[:, 1].max()))
+                stats = self._visit(work, replace(how, turn=turn), some, worsts)
                 found += stats
                 self.dual_sum += float(stats[0])
                 if (k + 1) % every:
@@ -103,10 +102,11 @@ class Workers:
             if how.stop > 0.0:
                 total[1] = 0.0  # only the gap of the last round counts
             total += found
+            worst = float(worsts[:, 1].max())
             is_solved = how.stop > 0.0 and found[1] <= how.stop * abs(dual)
             if worst == 0.0 or (turn == 0 and worst <= how.inner_tol) or is_solved:
                 break
-            limits[:, 0] = worst
+            worsts[:, 0] = worst
         total[4] = turn + 1
         return total
 
@@ -127,15 +127,14 @@ class Workers:
         return list(how.spread(listed, range(self._n)))
 
     def _visit(
-        self, work: WorkingSet, how: Rounds, places: Sequence[Places], limits: Floats
+        self, work: WorkingSet, how: Rounds, places: Sequence[Places], worsts: Floats
     ) -> Floats:
         """Let each worker visit some rows; return the sum of their statistics."""
-        damping = Damping(self._damping, float(self._damping[EXTRA]), None, None)
+        extra = float(self._damping[EXTRA])
 
         def visit(t: int) -> Floats:
-            mine = replace(
-                how, awake=places[t], given=len(places[t]), limits=limits[t], damping=damping
-            )
+            damping = Damping(self._damping, extra, None, worsts[t])
+            mine = replace(how, awake=places[t], damping=damping)
             return self._problem.solve(work, self._views[t, :, np.newaxis], mine)
 
         total: Floats = np.sum(list(how.spread(visit, range(self._n))), axis=0)

@@ -20,11 +20,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "EXTRA", "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "bucket_of",
+    "EXTRA", "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round", "bucket_of",
     "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
     "is_last", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
     "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
-    "step_in_box", "touch",
+    "step_in_box",
 ]  # fmt: skip
 
 
@@ -348,9 +348,6 @@ def add(indices, values, begin, end, w, step):
             w[np.uint32(indices[p])] += step * np.float64(values[p])
 
 
-# If several processes add up their changes of W, the code of a weight is the number of its bucket,
-# plus SEEN after this process changed the weight.
-SEEN = np.uint8(128)
 _MOST_REST = np.uint8(8)
 OUT = np.uint8(255)  # at rest until the last round
 EXTRA = np.uint64(31)  # bucket of the extra feature, if buckets follow from the numbers of weights
@@ -361,7 +358,7 @@ def bucket_of(j, code):
     """Return the bucket of weight j: from `code`, or ⌊log2(j + 1)⌋ if it is None."""
     if code is None:
         return np.uint64(63) - np.uint64(leading_zeros(np.uint64(j) + np.uint64(1)))
-    return np.uint64(code[j] & np.uint8(127))
+    return np.uint64(code[j])
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -375,43 +372,12 @@ def damped_square(indices, values, begin, end, damping, code):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def touch(j, code, touched, n):
-    """List weight j as changed; return its bucket, and the number n of changed weights.
-
-    They follow `touched[0]` as far as there is room. New ones are rare enough to be mispredicted,
-    so there is no branch.
-    """
-    mine = code[j]
-    code[j] = mine | SEEN
-    touched[min(n + 1, len(touched) - 1)] = j
-    return mine & np.uint8(127), n + (mine < SEEN)
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def add_damped(indices, values, begin, end, w, step, damping, code, touched):
-    """Add step times one row to w, each entry times its damping, and list these weights.
-
-    `touched[0]` is the number of listed weights; if `touched` is empty or None, none is listed.
-    """
-    if touched is None:
-        for p in range(begin, end):
-            j = np.uint32(indices[p])
-            v = step if values is None else step * np.float64(values[p])
-            w[j] += v * damping[bucket_of(j, code)]
-        return
-    if len(touched) == 0:
-        for p in range(begin, end):
-            j = np.uint32(indices[p])
-            v = step if values is None else step * np.float64(values[p])
-            w[j] += v * damping[bucket_of(j, code)]
-        return
-    n = np.int64(touched[0])
+def add_damped(indices, values, begin, end, w, step, damping, code):
+    """Add step times one row to w, each entry times its damping."""
     for p in range(begin, end):
         j = np.uint32(indices[p])
         v = step if values is None else step * np.float64(values[p])
-        bucket, n = touch(j, code, touched, n)
-        w[j] += v * damping[bucket]
-    touched[0] = n
+        w[j] += v * damping[bucket_of(j, code)]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -57,8 +57,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, rest, damping, damping_extra, code, touched, given, limits, turn, rounds,
-        chunk, inner_tol, stop, dual_sum, block, state, awake, order, stats,
+        home, score, rest, damping, damping_extra, code, worsts, turn, rounds, chunk, inner_tol,
+        stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -105,17 +105,15 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         rest : (n,) uint8, in place
             Turns that each row is left alone; see `rest_longer`.
         damping : (n_buckets,) float64, or None
-            If several processes are summed: the factor of curvature and step of w, by bucket of
-            features.
+            If several processes or workers are summed: the factor of curvature and step of w, by
+            bucket of features. Then a call visits the rows in `awake` once.
         damping_extra : float
             That of the extra feature.
-        code, touched : (n_weights,) uint8, (n,) int32, in place, or None
-            Buckets, and the list of changed weights; see `add_damped`.
-        given : int
-            If not negative, visit the first `given` rows of `awake` once, instead of rounds.
-        limits : (2,) float64, in place
-            Rows pushed against a bound by more than the first rest for all rounds that follow; the
-            second becomes the largest violation of the last round.
+        code : (n_weights,) uint8, or None
+            Bucket of each weight; None: see `bucket_of`.
+        worsts : (3,) float64, in place, or None
+            With `damping`: as `limit`, largest violation of the previous round; that of this round
+            so far; 1.
         turn, rounds, chunk : int
             Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
@@ -128,7 +126,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         state : (1,) uint64, in place
             Random generator.
         awake, order : (n,) int32, (room_for_order(n, chunk),) int32
-            Scratch; see `given`.
+            Scratch. With `damping`, `awake` has the rows to visit; it begins with the updated ones
+            at the end.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
@@ -139,12 +138,12 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         gap = 0.0
         updates = 0
         visits = 0
-        limit = limits[0]
-        worst = 0.0
+        limit = np.inf if damping is None else worsts[0]
         for r in range(turn, rounds):
-            places = given
-            if given < 0:
+            if damping is None:
                 places = begin_round(order, chunk, state, rest, awake)
+            else:
+                places = len(awake)
             worst = 0.0
             if stop > 0.0:
                 gap = 0.0
@@ -194,21 +193,21 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                     if damping is None:
                         add(indices, values, begin, end, w, step * sign)
                     else:
-                        add_damped(
-                            indices, values, begin, end, w, step * sign, damping, code, touched
-                        )
+                        awake[updates - 1] = i
+                        add_damped(indices, values, begin, end, w, step * sign, damping, code)
                     w_extra += damping_extra * scale * step * sign * bias
                 elif rank < -limit and violation == 0.0:
                     rest[i] = OUT
             stats[4] += 1
-            if given >= 0:
+            if damping is not None:
+                worsts[1] = max(worsts[1], worst)
+                worsts[2] = 1.0
                 break
             if is_last(r, rounds, worst, inner_tol):
                 break
             if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
                 break
             limit = worst
-        limits[1] = worst
         extra[0] = w_extra
         stats[0] = gain
         stats[1] += gap
