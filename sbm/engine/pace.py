@@ -170,17 +170,27 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     """
     if gaps and gaps[-1] <= 0:
         return 0.0
-    late = gaps[-LATE:]
-    if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
+    slope = _slope(gaps)
+    if slope is None:
         return None
-    slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 
-def is_falling(left: float | None, passes: int) -> bool:
-    """Return whether more passes would help, given the result of `passes_left` after `passes`."""
-    return left is None or left <= passes
+def _slope(gaps: Sequence[float]) -> float | None:
+    """Return the change of log(gap) per pass, if known."""
+    late = gaps[-LATE:]
+    if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
+        return None
+    return float(np.polyfit(range(len(late)), np.log(late), 1)[0])
+
+
+def is_falling(gaps: Sequence[float], tol: float) -> bool:
+    """Return whether at most as many passes as so far are expected to reach the tolerance."""
+    left, slope = passes_left(gaps, tol), _slope(gaps)
+    if left is None or slope is None:
+        return True
+    return slope < math.log(SLOWEST) and left <= len(gaps)
 
 
 @dataclass(frozen=True)
