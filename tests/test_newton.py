@@ -101,9 +101,14 @@ def income_table(n: int = 3000) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
-def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
+def test_auto_switches_on_unscaled_data(
+    loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, y = income_table()
     store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
+    _, report = sbm.train(store, tmp_path / "small.model", {"loss": loss, "bias": 1.0})
+    assert (report["switched_after"] is None) == (loss != "hinge")  # Newton costs nothing here
+    monkeypatch.setattr("sbm.programs.training.newton._UNNOTICED", -1e12)
     begin = time.perf_counter()
     model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
     assert report["converged"]

@@ -240,6 +240,7 @@ class Work:
             return self.problems * PRODUCTS * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
         is_large = self.sample >= LARGE_SAMPLE * weights
         passes = FEW_NEWTON_PASSES if is_large else NEWTON_PASSES
+        passes = 1 if self.sample >= self.rows else passes
         if self.near:
             solved = passes * self.near + self.sample
             cost = INTERIOR_STEPS * (solved * (read + pairs) + (passes + 1) * factor)
@@ -247,7 +248,7 @@ class Work:
         else:
             visited = passes * self.rows + SAMPLE_STEPS * self.sample
             cost = visited * (read + pairs) + (passes + SAMPLE_STEPS) * factor
-        return self.problems * cost + NEWTON_PASSES * PASS_TIME
+        return self.problems * cost + passes * PASS_TIME
 
     def trial_rounds(self, passes: int) -> int:
         """Return the rounds after which to compare both solvers, given the passes so far."""

@@ -57,6 +57,41 @@ def newton(args: argparse.Namespace, report: Report) -> None:
         text.unlink()
 
 
+@benchmark(
+    BENCHMARKS, "newton-table", runs=0,
+    options={"liblinear_train": None, "losses": ["squared_hinge", "log_loss"], "C": 1.0,
+             "tol": 1e-3, "e": 1e-2, "rows": 10_000_000, "mem": "1GB", "keep": None},
+    quick={"rows": 2000, "losses": ["log_loss"]},
+)  # fmt: skip
+def newton_table(args: argparse.Namespace, report: Report) -> None:
+    """Text of 30 real columns to a model within a bound of memory, beside LIBLINEAR.
+
+    above: LIBLINEAR's objective less ours, relative to it, both computed from the text.
+    """
+    text = (args.keep or args.folder) / "table.svm"
+    ours, theirs = args.folder / "m.model", args.folder / "liblinear.model"
+    if not text.exists():
+        _write_table(text, args.rows)
+    for loss in args.losses:
+        words = ("train", text, "--loss", loss, "-C", args.C, "--tol", args.tol, "-o", ours)
+        done = run_process(sbm_command(*words, "--mem", args.mem, "--fresh", "--json"))
+        peer = Liblinear(args, solver=LOSSES[loss]).run(text, theirs, args.e)
+        value = objective(text, loss, args.C, read_ours(ours))
+        above = objective(text, loss, args.C, read_liblinear(theirs)) / value - 1
+        found = done.json()
+        report.rows.append({
+            "loss": loss, "passes": found["passes"], "gap": f"{found['relative_gap']:.1e}",
+            "seconds": done.seconds, "CPU": done.cpu_seconds, "memory": sizes(done.peak_bytes),
+            "LIBLINEAR's seconds": peer.seconds, "its CPU": peer.cpu_seconds,
+            "its memory": sizes(peer.peak_bytes), "above": f"{above:.1e}",
+            "time": done.seconds / peer.seconds, "CPU time": done.cpu_seconds / peer.cpu_seconds,
+            "of its memory": done.peak_bytes / peer.peak_bytes,
+        })  # fmt: skip
+        tell(str(report.rows[-1]))
+        if args.prefix is not None:
+            report.write(args.prefix)
+
+
 def _compare(
     args: argparse.Namespace, text: Path, loss: str, C: float, optimum: float | None
 ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
-from sbm.engine.pace import Work
+from sbm.engine.pace import LARGE_SAMPLE, Work
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
@@ -19,18 +19,19 @@ from sbm.units import format_size, in_megabytes
 __all__ = [
     "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
     "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
-    "refuse_newton", "starts_with_newton", "suits_newton", "work_of",
+    "refuse_newton", "sample_rows", "starts_with_newton", "suits_newton", "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which a matrix is considered
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
+_UNNOTICED = 5e7  # nanoseconds; the start of the program takes several times as many
 _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
-_LEAST_NEAR = 20_000  # rows near a kink, if there are as many
+_LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -135,12 +136,21 @@ def piece_rows(store: BlockStore) -> int:
     return max(_LEAST_PIECE, -(-store.n_rows // AUTO_BLOCKS))
 
 
+def sample_rows(store: BlockStore, smooth: bool) -> int:
+    """Return how many rows of the first block a method learns from before the first pass."""
+    size = max(1, min(store.n_rows, piece_rows(store)))
+    if smooth:
+        return size
+    # Each step of the interior point method visits these rows, and later those near a kink.
+    return min(size, max(-(-store.n_rows // AUTO_BLOCKS), LARGE_SAMPLE * (store.n_features + 1)))
+
+
 def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
     """Return the bytes of the rows near a kink; 0 for methods that have none."""
     if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
         return 0
     capacity = near_capacity(store, plan, n_problems, settings.intercept)
-    rows = capacity + min(plan.part_rows, piece_rows(store))
+    rows = capacity + min(plan.part_rows, sample_rows(store, smooth=False))
     return n_problems * rows * _near_row(store)
 
 
@@ -151,18 +161,18 @@ def _near_row(store: BlockStore) -> int:
 
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
-    sample = min(plan.part_rows, piece_rows(store))
+    sample = min(plan.part_rows, sample_rows(store, smooth=False))
     room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
     # Alone an intercept may put all rows of the most frequent class at their kink.
     wanted = store.n_rows if intercept else _rows_near(store, sample)
-    return max(1000, min(room, max(wanted, _LEAST_NEAR)))
+    return max(1000, min(room, wanted))
 
 
 def _rows_near(store: BlockStore, sample: int) -> int:
     """Return how many rows may be near a kink at the weights of a sample."""
     # The weights of a sample of n rows miss decision values by about the root of weights / n.
     share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
-    return max(int(share * store.n_rows), _LEAST_NEAR)
+    return max(int(share * store.n_rows), _LEAST_NEAR * (store.n_features + 1))
 
 
 def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
@@ -175,15 +185,16 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     labels = len(store.labels or [])
     problems = labels if labels > 2 else 1
     iterates = loss.kernel == "logistic"
-    sample = min(store.n_rows, piece_rows(store))
+    sample = sample_rows(store, smooth=True)
     work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
-    return work.newton_pays(1, _FEW_ROUNDS * store.n_rows * problems)
+    few = work.dual(1, _FEW_ROUNDS * store.n_rows * problems)
+    return work.newton() < few + _UNNOTICED
 
 
 def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     """Return what passes of a training cost."""
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
-    sample = max(1, min(store.n_rows, piece_rows(store)))
+    sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
     if near == 0 and store.n_features > MOST_FEATURES:
         sample = 0  # products instead of a matrix

@@ -17,7 +17,13 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
-from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
+from sbm.programs.training.newton import (
+    is_smooth,
+    is_wide,
+    near_capacity,
+    piece_rows,
+    sample_rows,
+)
 from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
@@ -108,7 +114,8 @@ class NewtonSteps:
         new = [one for one in active if self.methods[one.number].is_new]
         if not new:
             return
-        size = min(len(first[0].rows), piece_rows(store)) if first else 0
+        smooth = is_smooth(new[0].solver.problem.loss)
+        size = min(len(first[0].rows), sample_rows(store, smooth)) if first else 0
         sizes = comm.gather([size])[:, 0]
         rank = int(np.argmax(sizes > 0))
         for learner in new:
