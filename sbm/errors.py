@@ -43,12 +43,6 @@ class MemoryPlanError(SbmError, MemoryError):
 
 
 def require_path(value: Any, what: str, expected: str = "a path is expected") -> None:
-    """Check that an argument is a path.
-
-    Raises
-    ------
-    SettingsError
-        If it is not a string or path.
-    """
+    """Check that an argument is a path. Raises `SettingsError` if it is not a string or path."""
     if not isinstance(value, str | PathLike):
         raise SettingsError(f"{what} is a {type(value).__name__}; {expected}")

@@ -23,42 +23,24 @@ __all__ = ["LOSSES", "MOST_RESTING", "Loss"]
 
 @dataclass(frozen=True)
 class Loss:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    name : str
-        The name, as in scikit-learn.
-    problem : str
-        The objective minimised over w, for help.
-    tasks : tuple of str
-        Possible tasks, ``classification`` or ``regression``, the default first. Empty if the loss
-        ignores labels.
-    kernel : str or None
-        Module under ``sbm.solver.kernels`` for one variable per row, with ``solve``, ``certify``
-        and, if variables rest, ``screen``. None if two classes are solved like any other number.
-    kind : int or None
-        Number of the multiclass problem in ``sbm.solver.kernels.multiclass``; None if each class
-        is a separate binary problem.
-    of_margin : callable or None
-        Loss of an array of margins, without C; None if it is not a function of margins.
-    squared : bool
-        Selects the constants U and D of the dual.
-    rests : bool
-        Whether variables rest at bounds. Then rows can be skipped and spills are small.
-    liblinear : tuple of int
-        LIBLINEAR's ``-s`` for the same problem.
-    """
-
-    name: str
-    problem: str
+    name: str  # the name, as in scikit-learn
+    problem: str  # the objective minimised over w, for help
+    # possible tasks, ``classification`` or ``regression``, the default first. Empty if the loss
+    # ignores labels.
     tasks: tuple[str, ...]
+    # module under ``sbm.solver.kernels`` for one variable per row, with ``solve``, ``certify`` and,
+    # if variables rest, ``screen``. None if two classes are solved like any other number.
     kernel: str | None
+    # number of the multiclass problem in ``sbm.solver.kernels.multiclass``; None if each class is a
+    # separate binary problem
     kind: int | None
+    # loss of an array of margins, without C; None if it is not a function of margins
     of_margin: Callable[[Floats], Floats] | None
-    squared: bool
-    rests: bool
-    liblinear: tuple[int, ...]
+    squared: bool  # selects the constants U and D of the dual
+    rests: bool  # whether variables rest at bounds. Then rows can be skipped and spills are small.
+    liblinear: tuple[int, ...]  # LIBLINEAR's ``-s`` for the same problem
 
     @property
     def joint(self) -> bool:

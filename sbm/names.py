@@ -14,18 +14,10 @@ __all__ = ["Names"]
 
 @dataclass(frozen=True)
 class Names:
-    """Names of features, of which some may be missing.
+    """Names of features, of which some may be missing."""
 
-    Attributes
-    ----------
-    text : ndarray, shape (n_bytes,), uint8
-        The names in UTF-8, one after the other.
-    ends : ndarray, shape (n_features,), int64
-        End of each name. A missing name is empty.
-    """
-
-    text: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]
+    text: npt.NDArray[np.uint8]  # shape (n_bytes,); the names in UTF-8, one after the other
+    ends: npt.NDArray[np.int64]  # shape (n_features,); end of each name. A missing name is empty.
 
     @classmethod
     def of(cls, names: Iterable[bytes]) -> Names:
@@ -38,10 +30,7 @@ class Names:
     def from_arrays(cls, arrays: dict[str, Any], n: int) -> Names | None:
         """Return the names in the arrays of a file, or None if there are none.
 
-        Raises
-        ------
-        ValueError
-            The arrays are not the names of `n` features.
+        Raises `ValueError` if the arrays are not the names of `n` features.
         """
         if "names" not in arrays or "name_ends" not in arrays:
             return None

@@ -16,26 +16,16 @@ class Rows:
 
     Row i has ``indices[starts[i] : starts[i] + lengths[i]]``. `indices` and `values` may be shared
     with other rows, so a row can be dropped or moved by changing only its start.
-
-    Attributes
-    ----------
-    starts : ndarray, shape (n_rows,), int64
-    lengths : ndarray, shape (n_rows,), int32
-    indices : ndarray, int32
-        Feature indices (codes, not ids), strictly increasing within a row.
-    values : ndarray, float32 or float64, or None
-        None if every value is 1.
-    y : ndarray, shape (n_rows,), int32 or float64
-        Class codes, or real-valued targets.
-    weights : ndarray, shape (n_rows,), float64, or None
-        Factor of each row's cost; None if every factor is 1.
     """
 
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]  # shape (n_rows,)
+    lengths: npt.NDArray[np.int32]  # shape (n_rows,)
+    # feature indices (codes, not ids), strictly increasing within a row
     indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.floating] | None
+    values: npt.NDArray[np.floating] | None  # None if every value is 1
+    # shape (n_rows,); class codes, or real-valued targets
     y: npt.NDArray[np.int32] | npt.NDArray[np.float64]
+    # shape (n_rows,); factor of each row's cost; None if every factor is 1
     weights: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -67,15 +57,10 @@ class Arena:
     In training the cache is at the front, followed by `SPARE` entries, the block buffers and
     `SPARE` more entries. So kernels use one pair of arrays, and merging a block with the cache
     copies no nonzeros (SBM 2011, section 5.1).
-
-    Attributes
-    ----------
-    indices : ndarray, shape (capacity,), int32
-    values : ndarray, shape (capacity,), float32 or float64, or None
     """
 
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.floating] | None
+    indices: npt.NDArray[np.int32]  # shape (capacity,)
+    values: npt.NDArray[np.floating] | None  # shape (capacity,)
 
     @classmethod
     def of(cls, capacity: int, value_type: str) -> "Arena":

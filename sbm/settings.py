@@ -28,6 +28,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
+def refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise `SettingsError` unless a name is one of those known."""
+    if name not in (known := list(known)):
+        raise SettingsError(
+            f"unknown {what} {name!r}; expected one of {', '.join(known)}{nearest(name, known)}"
+        )
+
+
 def option_name(name: str) -> str:
     """Return the option of a setting, as it is typed: ``-C``, ``--cache-frac``."""
     return "-C" if name == "C" else "--" + name.replace("_", "-")
@@ -95,11 +103,8 @@ class _Rule:
             raise SettingsError(f"{name} is {value!r}; {_KINDS[self.kind]} is expected")
         if self.kind is float:
             value = _to_float(cast(float, value))
-        if self.choices and value not in self.choices:
-            raise SettingsError(
-                f"unknown {name} {value!r}; choose from {', '.join(self.choices)}"
-                f"{nearest(value, self.choices)}"
-            )
+        if self.choices:
+            refuse_unknown(name, str(value), self.choices)
         if not self.holds(value):
             raise SettingsError(f"{name} is {format_number(value)}; it must be {self.expected}")
         if self.kind is int and value >= 2**63:
@@ -154,10 +159,7 @@ def _read_validate(value: Any) -> float | str | None:
 def read_threshold(value: Any) -> tuple[float, float] | None:
     """Return the costs of a false positive and a false negative; None for F1.
 
-    Raises
-    ------
-    SettingsError
-        The value is neither ``f1`` nor ``cost:FP,FN``.
+    Raises `SettingsError` if the value is neither ``f1`` nor ``cost:FP,FN``.
     """
     if value == "f1":
         return None
@@ -383,7 +385,7 @@ class Settings:
         0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B"
     )
     intercept: bool = _setting(
-        False, _FLAG, "Add a bias that is not regularized.",
+        False, _FLAG, "Add a bias that is not regularised.",
         "It needs `solver` newton, or `penalty` l1 or elasticnet, and no `bias`.",
         commands="train tune plan",
     )
@@ -478,7 +480,7 @@ class Settings:
         return int(self.mem)
 
     def for_dual(self) -> "Settings":
-        """Return settings for the dual solver, whose bias is regularized; or for sparse models."""
+        """Return settings for the dual solver, whose bias is regularised; or for sparse models."""
         if self.penalty != "l2":
             return replace(self, solver="dual")
         return replace(self, solver="dual", intercept=False, bias=self.bias_value)

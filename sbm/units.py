@@ -31,10 +31,7 @@ def parse_size(text: str | int) -> int:
 
     K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form, or a small number has no unit.
+    Raises `SettingsError` if the text has another form, or a small number has no unit.
     """
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
     try:
@@ -83,10 +80,7 @@ def format_label(label: float | str) -> str:
 def parse_duration(text: str | float) -> float:
     """Parse ``90``, ``90s``, ``5m``, ``1.5h`` or ``1d``; return seconds.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form.
+    Raises `SettingsError` if the text has another form.
     """
     if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
         return float(text)
@@ -104,13 +98,8 @@ def parse_moment(text: str, now: datetime.datetime | None = None) -> datetime.da
 
     Parameters
     ----------
-    text : str
     now : datetime, optional
         Time that a duration is subtracted from; default: the current time.
-
-    Returns
-    -------
-    datetime.datetime
 
     Raises
     ------
@@ -139,10 +128,7 @@ def parse_grid(text: str) -> list[float]:
 
     In ``first:last:xF`` each number is F times the one before, up to ``last``.
 
-    Raises
-    ------
-    SettingsError
-        If the text has another form, or gives more than 1000 numbers.
+    Raises `SettingsError` if the text has another form, or gives more than 1000 numbers.
     """
     try:
         if ":" not in text:

@@ -20,9 +20,11 @@ from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
 from sbm.settings import SETTINGS
 from scripts import numbers
+from scripts.bench import everything
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES.append(ROOT / "scripts/results/README.md")
 _SHARED = ("quiet", "verbose", "as_json")
 _OPTION = ("option", "meaning", "default")
 _HELP = ["-h", "--help"]  # click remembers what a command's first context says
@@ -101,7 +103,32 @@ TABLES: dict[str, Callable[[], str]] = {
     "formats": _formats,
     "numbers": numbers.table,
     "sparse": numbers.sparse_table,
+    "day": numbers.day,
+    "speed": numbers.speed,
+    "tuning": numbers.tuning,
+    "nightly": numbers.nightly,
+    "planning": numbers.planning,
+    "bounds": numbers.bounds,
+    "newton": numbers.newton,
+    "conjugate": numbers.conjugate,
+    "scaling": numbers.scaling,
+    "remedies": numbers.remedies,
+    "machines": numbers.machines,
+    "claims": numbers.claims,
+    "demo": numbers.demo,
+    "results": everything.page,
 }
+
+
+def _made(name: str, make: Callable[[], str]) -> str | None:
+    """Return a block, or None if its result is missing: then the block stays as it is."""
+    try:
+        return make()
+    except FileNotFoundError as error:
+        click.echo(
+            f"{name}: {error.filename} is missing; run python -m scripts.bench all", err=True
+        )
+        return None
 
 
 def update(pages: Iterable[Path] = PAGES, check: bool = False) -> int:
@@ -111,8 +138,8 @@ def update(pages: Iterable[Path] = PAGES, check: bool = False) -> int:
         text = new = page.read_text("utf-8")
         for name, make in TABLES.items():
             begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-            if begin in new:
-                new = new.split(begin)[0] + begin + make() + end + new.split(end)[1]
+            if begin in new and (text_of := _made(name, make)) is not None:
+                new = new.split(begin)[0] + begin + text_of + end + new.split(end)[1]
         stale |= new != text
         if new != text and not check:
             page.write_text(new, "utf-8")

@@ -37,34 +37,20 @@ JOBS = 2
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change in one place.
+    """A change in one place."""
 
-    Attributes
-    ----------
-    name : str
-        What it breaks; for random ones, the line and the change.
-    file : str
-        Relative to the top of the tree.
-    old, new : str
-        The text to replace, which the file has exactly once, and its replacement. If `line` is
-        not 0, they are the whole file.
-    line : int
-        The line of a random change.
-    """
-
-    name: str
-    file: str
+    name: str  # what it breaks; for random ones, the line and the change
+    file: str  # relative to the top of the tree
+    # old, new: the text to replace, which the file has exactly once, and its replacement. If `line`
+    # is not 0, they are the whole file.
     old: str
     new: str
-    line: int = 0
+    line: int = 0  # the line of a random change
 
     def place(self, root: Path) -> int:
         """Return the number of the line, from 1.
 
-        Raises
-        ------
-        ValueError
-            The file does not contain `old` exactly once.
+        Raises `ValueError` if the file does not contain `old` exactly once.
         """
         text = (root / self.file).read_text("utf-8")
         if text.count(self.old) != 1:

@@ -1,7 +1,11 @@
-"""The measured numbers of README.md and docs/, from the JSON files in scripts/results."""
+"""The measured numbers of README.md and docs/, from the JSON files in scripts/results.
+
+Each function returns the text of a block of a page. `scripts.docs_tables` writes the blocks.
+"""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,3 +87,351 @@ def sparse_table() -> str:
         cells = [one["data"], f"`{one['loss']}`, {one['C']:g}", one["above"], *pairs, passes]
         lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{1000 * value:.2g} ms" if value < 0.01 else f"{value:.3g} s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _bold(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 1 else f"**{ratio:.2f}**"
+
+
+def _command(name: str) -> str:
+    """Return the command of a result, for a cell."""
+    from scripts.bench.everything import RESULTS
+
+    return f"`python -m scripts.{RESULTS[name].command.removesuffix(' -o OUT')}`"
+
+
+def day() -> str:
+    """Return the machine and the days of the results that the pages show."""
+    results = [result(path.stem) for path in sorted((ROOT / "scripts/results").glob("*.json"))]
+    machines = [one["machine"] for one in results if "date" in one.get("machine", {})]
+    days = sorted({machine["date"] for machine in machines})
+    commits = {machine.get("commit", "") for machine in machines}
+    commit = f"at commit {commits.pop()}" if len(commits) == 1 else "at several commits"
+    kinds = " and ".join(sorted({machine["processor"].split("(R)")[0] for machine in machines}))
+    cores = max(machine["cores"] for machine in machines)
+    when = f"on {days[0]}" if len(days) == 1 else f"from {days[0]} to {days[-1]}"
+    return f"Measured {when} on {cores} cores of a virtual machine ({kinds}), {commit}.\n"
+
+
+def _speed_rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield what, sbm, others, ratio and the name of the result."""
+    once, ratios = result("one-pass")["rows"], result("one-pass")["ratios"]
+    right: dict[str, dict[str, Any]] = {}
+    for one in once:
+        name = one["what"].removeprefix("stream, ").split(",")[0]
+        right.setdefault(name, one)
+    ours, vw = right["sbm stream"], right["VW"]
+    accuracy = {name: _percent(one["test_accuracy"]) for name, one in right.items()}
+    vw_ratio = ratios["stream_of_vw_single_pass_time"]
+    yield (
+        "`sbm stream`, text to a model of one pass",
+        f"{_seconds(ours['seconds'])}, {accuracy['sbm stream']} %",
+        f"VW {_seconds(vw['seconds'])}, {accuracy['VW']} %", _bold(vw_ratio), "one-pass",
+    )  # fmt: skip
+    titles = {
+        "sbm": "optimum", "bmd": "no cache", "arow": "AROW",
+        "passive_aggressive": "passive-aggressive", "pegasos": "Pegasos",
+        "perceptron": "perceptron",
+    }  # fmt: skip
+    shown = [
+        f"{title} {_mark(accuracy[name], accuracy['sbm stream'])}" for name, title in titles.items()
+    ]
+    yield (
+        "accuracy of that pass", f"{accuracy['sbm stream']} %", ", ".join(shown) + " %", "",
+        "one-pass",
+    )  # fmt: skip
+    table2 = result("paper-table2")["rows"]
+    ten = {one["solver"]: f"{one['accuracy_percent']:.2f}" for one in table2 if one["classes"] > 2}
+    others = {"Reference": "optimum", "BMD": "no cache", "CW": "AROW", "MIRA": "passive-aggressive",
+              "BM-Pegasos": "Pegasos", "Perceptron": "perceptron"}  # fmt: skip
+    yield (
+        "one pass, ten classes (3 rounds)", f"{ten['SBM-in-3']} %",
+        ", ".join(f"{title} {_mark(ten[name], ten['SBM-in-3'])}" for name, title in others.items())
+        + " %", "", "paper-table2",
+    )  # fmt: skip
+    memory = result("stream-memory")
+    slope = memory["ratios"]["slope_of_the_last_half_bytes_a_GB"] / 1000
+    yield (
+        f"{memory['settings']['size']} of text through a pipe, `--mem {memory['settings']['mem']}`",
+        f"peak {memory['ratios']['peak_MB']:.0f} MB, {slope:.0f} kB more per GB",
+        "", f"{memory['ratios']['peak_of_mem']:.2f} of the bound", "stream-memory",
+    )  # fmt: skip
+    split = {one["process"]: one["seconds"] for one in result("split")["rows"]}
+    of = result("split")["ratios"]
+    for title, name, key in (
+        (
+            "LIBLINEAR reads, one iteration",
+            "LIBLINEAR, -e 1e9",
+            "of_liblinear_one_iteration_process",
+        ),
+        ("scikit-learn reads", "scikit-learn load_svmlight_file", "of_scikit-learn_loader"),
+        ("decompressing a `.gz` file", "decompress .gz", "gz_of_decompressing"),
+    ):
+        mine = split["sbm split, .gz" if "gz" in name else "sbm split"]
+        what = "compressed text to a store" if "gz" in name else "text to a store"
+        yield what, _seconds(mine), f"{title}: {_seconds(split[name])}", _bold(of[key]), "split"
+    for name, what, kind in (
+        ("kernel", "one epoch in memory, 10 nonzeros per row", "short rows"),
+        ("kernel", "the same, 500 real values per row (synthetic)", "long rows"),
+        ("kernel-a9a", "the same, a9a (123 features)", "short rows"),
+    ):
+        mine, peer, touch = _epochs(name, kind)
+        other = f"LIBLINEAR {_seconds(peer)} per iteration"
+        yield what, _seconds(mine), other, _bold(mine / peer), name
+        if what.startswith("one"):
+            what = "one epoch, compared with touching each nonzero and its weight"
+            yield what, _seconds(mine), _seconds(touch), _bold(mine / touch), name
+    overlap = result("overlap")
+    with_cache, without = next(iter(overlap["tables"].values()))
+    larger = overlap["ratios"]["wall_of_larger"]
+    yield (
+        "a pass, compared with the larger of loading and solving",
+        "",
+        "",
+        _bold(larger),
+        "overlap",
+    )
+    more = "" if without["converged"] else "more than "
+    yield (
+        "passes to 1e-3 at equal memory", f"{with_cache['passes']}",
+        f"without a cache: {more}{without['passes']}",
+        f"{'' if without['converged'] else '< '}{with_cache['passes'] / without['passes']:.2f}",
+        "overlap",
+    )  # fmt: skip
+    for reading in dict.fromkeys(one["reading"] for one in result("rounds")["rows"]):
+        found = {one["rounds"]: one["seconds"] for one in result("rounds")["rows"]
+                 if one["reading"] == reading}  # fmt: skip
+        best = min(value for key, value in found.items() if key != "auto")
+        what, other = f"`--rounds auto`, reading {reading}", f"best fixed number: {_seconds(best)}"
+        ratio = result("rounds")["ratios"][f"{reading}: auto_of_best_fixed_seconds"]
+        yield what, _seconds(found["auto"]), other, _bold(ratio), "rounds"
+    for data in dict.fromkeys(one["data"] for one in result("cache")["rows"]):
+        found = {one["cache_frac"]: one["seconds"] for one in result("cache")["rows"]
+                 if one["data"] == data}  # fmt: skip
+        best = min(value for key, value in found.items() if key != "auto")
+        what, other = f"`--cache-frac auto`, {_name(data)}", f"best fixed share: {_seconds(best)}"
+        ratio = result("cache")["ratios"][f"{data}: auto_of_best_fixed_seconds"]
+        yield what, _seconds(found["auto"]), other, _bold(ratio), "cache"
+    screened, plain = (one["seconds"] for one in result("screening")["rows"][:2])
+    other = f"all rows visited: {_seconds(plain)}"
+    ratio = result("screening")["ratios"]["seconds: screened_of_all"]
+    yield "skipping rows at rest", _seconds(screened), other, _bold(ratio), "screening"
+    trains = [one["seconds"] for one in result("threads")["rows"] if one["what"] == "train"]
+    other = f"on one: {_seconds(trains[0])}"
+    ratio = result("threads")["ratios"]["train: 2_threads_of_1"]
+    yield "training on two threads", _seconds(trains[1]), other, _bold(ratio), "threads"
+    yield from _tune_rows()
+    for one in result("nightly")["rows"]:
+        what = f"warm start, a tenth of the rows is new: updates, {_name(one['data'])}, "
+        yield (
+            f"{what}C = {one['C']:g}, `--mem {one['mem']}`", f"{one['updates']:,}",
+            f"from scratch: {one['from_scratch']:,}", _bold(one["ratio"]), "nightly",
+        )  # fmt: skip
+    parse, peer = (one["MB_per_second"] for one in result("parse")["rows"][:2])
+    other, ratio = f"scikit-learn's loader: {peer:.3g} MB/s", peer / parse
+    yield "parsing text, one core", f"{parse:.3g} MB/s", other, _bold(ratio), "parse"
+    start = {one["process"]: one["seconds"] for one in result("start")["rows"]}
+    (numpy,) = (value for key, value in start.items() if "numpy" in key)
+    ours_, other = start["sbm --help"], f'`python -c "import numpy"`: {_seconds(numpy)}'
+    yield "`sbm --help`", _seconds(ours_), other, _bold(ours_ / numpy), "start"
+
+
+def _mark(theirs: str, ours: str) -> str:
+    """Mark a better accuracy of another learner; the optimum is no other learner."""
+    return f"**{theirs}**" if float(theirs) > float(ours) + 0.1 else theirs
+
+
+def _name(data: str) -> str:
+    """Return the name of a text in the pages."""
+    stem = data.removesuffix(".svm")
+    return {"b_prep_small": "SMALL", "prep_small_binary": "SMALL"}.get(stem, stem)
+
+
+def _epochs(name: str, kind: str) -> tuple[float, float, float]:
+    """Return seconds of an epoch, of LIBLINEAR's iteration and of touching every nonzero."""
+    rows = {one["what"]: one["seconds"] for one in result(name)["rows"] if one["rows"] == kind}
+    form = "implicit ones" if kind == "short rows" else "float32"
+
+    def first(start: str) -> float:
+        return float(next(value for what, value in rows.items() if what.startswith(start)))
+
+    ours = first(f"sbm, {form}, mean")
+    return ours, first("LIBLINEAR"), first(f"touch every nonzero and its weight, {form}")
+
+
+def _tune_rows() -> Iterator[tuple[str, str, str, str, str]]:
+    one, folds, _, together, alone = result("tune")["rows"]
+    for what, mine, peer, other in (
+        (folds["what"].replace("tune:", "`sbm tune`:"), folds, one, "one training"),
+        ("including the training of the best C", together, one, "one training"),
+        ("the same", together, alone, f"{alone['what']}"),
+    ):
+        yield (
+            f"{what}, SMALL", f"{_seconds(mine['seconds'])}, {mine['MB_read']:,.0f} MB read",
+            f"{other}: {_seconds(peer['seconds'])}, {peer['MB_read']:,.0f} MB",
+            f"{mine['seconds'] / peer['seconds']:.2g}, {mine['MB_read'] / peer['MB_read']:.2g}",
+            "tune",
+        )  # fmt: skip
+
+
+def speed() -> str:
+    """Return the table of docs/speed.md; a command stands beside the first of its rows."""
+    shown, rows = "", []
+    for *cells, name in _speed_rows():
+        rows.append([*cells, _command(name) if name != shown else ""])
+        shown = name
+    return _table(["what", "sbm", "others", "ratio", "command"], rows)
+
+
+def tuning() -> str:
+    """Return how long tuning takes beside the same models alone."""
+    tried = result("tune")["tables"]["values of C, all folds on one stream"]
+    skipped = [one["C"] for one in tried if one["status"].startswith(("not tried", "given up"))]
+    alone = result("tune")["tables"]["each model alone, sums over the folds"]
+    together = row("tune", what="tune, together")["seconds"]
+    spent = sum(one["seconds"] for one in alone)
+    unneeded = sum(one["seconds"] for one in alone if one["C"] in skipped)
+    return (
+        "[Measured](../scripts/results/tune.md) on "
+        f"{len(tried)} values and {result('tune')['settings']['folds']} folds: `tune` took "
+        f"{together:.3g} s, and training all models one by one {spent:.3g} s. But `tune` skipped "
+        f"{len(skipped)} of the values, and these take {unneeded:.3g} s. For the values that it "
+        f"tried, the ratio is {together / (spent - unneeded):.2f}.\n"
+    )
+
+
+def nightly() -> str:
+    """Return what warm starts save."""
+    first = [one for one in result("nightly")["rows"] if one["C"] == 0.1][:2]
+    shares = sorted(100 * one["ratio"] for one in first)
+    return (
+        f"If a tenth of {first[0]['rows']:,} rows is new, a warm start needs {shares[0]:.0f} to "
+        f"{shares[-1]:.0f} % of the updates of a training from scratch. With a large C it saves "
+        "less ([measurements](speed.md)).\n"
+    )
+
+
+def planning() -> str:
+    """Return how good estimates are."""
+    found = [(one["taken_seconds"], 1 / one["foreseen_of_taken"]) for one in result("plan")["rows"]]
+    long, short = ([f for s, f in found if (s >= 2) == is_long] for is_long in (True, False))
+    return (
+        "[Measured](../scripts/results/plan.md): trainings of two seconds and more took "
+        f"{min(long):.1f} to {max(long):.1f} times the likely time, shorter ones {min(short):.1f} "
+        f"to {max(short):.1f} times, because much of them is start-up.\n"
+    )
+
+
+def bounds() -> str:
+    """Return the shares of --mem that commands use."""
+    found: dict[str, float] = {}
+    for one in result("memory")["rows"]:
+        found[one["command"]] = max(found.get(one["command"], 0), one["of_bound"])
+    shares = ", ".join(f"`{name}` {100 * share:.0f} %" for name, share in found.items())
+    return f"The largest shares of the bound that were used: {shares}.\n"
+
+
+# --------------------------------------------------------------------------- docs/converge.md
+
+
+def _over_costs(data: str, losses: Sequence[str], solvers: Sequence[str], shown: str) -> str:
+    rows = [one for one in result("converge")["rows"] if one["data"] == data]
+    costs = list(dict.fromkeys(one["C"] for one in rows))
+    lines = []
+    for loss in losses:
+        for solver in solvers:
+            mine = {one["C"]: one[shown] for one in rows if one["loss"] == loss
+                    and one["solver"] == solver}  # fmt: skip
+            cells = [f"{mine[C]:,}" if shown == "passes" else f"{mine[C]:.2g}" for C in costs]
+            lines.append([f"`{loss}`", f"`{solver}`", *cells])
+    return _table(["`--loss`", "`--solver`", f"C = {costs[0]:g}", *map("{:g}".format, costs[1:])],
+                  lines)  # fmt: skip
+
+
+def newton() -> str:
+    """Return passes of coordinate descent and of Newton's method."""
+    losses = ("squared_hinge", "log_loss", "hinge")
+    return _over_costs("a9a", losses, ("dual", "newton"), "passes")
+
+
+def conjugate() -> str:
+    """Return CPU seconds with many features."""
+    return _over_costs("farm_ads", ("log_loss",), ("dual", "newton", "auto"), "CPU_seconds")
+
+
+def scaling() -> str:
+    """Return what scaling does to a table that needs it."""
+    rows = [
+        [f"`--scale {one['scale']}`", f"{one['passes']}", f"{one['relative_gap']:.1e}",
+         f"{one['accuracy_percent']:.1f} %"]
+        for one in result("converge")["tables"]["income, --solver dual"]
+    ]  # fmt: skip
+    return _table(["`--solver dual`", "passes", "certified gap", "accuracy, training rows"], rows)
+
+
+def remedies() -> str:
+    """Return what helps if many rows are free."""
+    rows = [
+        [one["what"], f"{one['passes']}{'' if one['converged'] else ', not converged'}",
+         f"{one['relative_gap']:.1e}", f"{one['million_updates']:.1f}"]
+        for one in result("converge")["tables"]["synthetic"]
+    ]  # fmt: skip
+    return _table(["command", "passes", "certified gap", "updates, in millions"], rows)
+
+
+# --------------------------------------------------------------------------- docs/machines.md
+
+
+def machines() -> str:
+    """Return passes and work of several processes with their rows in memory."""
+    rows, shown = [], ""
+    for one in result("ranks")["rows"]:
+        if one["parts"] == "auto":
+            title = one["problem"] if one["problem"] != shown else ""
+            shown = one["problem"]
+            numbers = [f"{one[k]:,}" for k in ("processes", "passes", "million visits")]
+            rows.append([title, *numbers, f"{one['work of the busiest']}", f"{one['MB sent']:,}"])
+    titles = ["data", "processes", "passes", "million visits, all processes",
+              "work of the busiest", "MB sent by each"]  # fmt: skip
+    return _table(titles, rows)
+
+
+# ----------------------------------------------------------------------------- docs/papers.md
+
+
+def claims() -> str:
+    """Return how many claims of the papers hold."""
+    found = [
+        claim
+        for path in (ROOT / "scripts/results").glob("paper-*.json")
+        for claim in result(path.stem)["tables"]["claims"]
+    ]
+    counts = Counter(claim["holds"] for claim in found)
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("yes", "partly", "no"))
+    return f"**{len(found)} claims, each on one data set: {said}.**\n"
+
+
+# --------------------------------------------------------------------------------- README.md
+
+
+def demo() -> str:
+    """Return what the commands of the demo print."""
+    lines = [one["line"] for one in result("release")["tables"]["sh scripts/demo.sh"]]
+    first = next(k for k, line in enumerate(lines) if line.startswith("prep.svm: "))
+    text = "\n".join(line for line in lines[first:] if not line.startswith("=="))
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return f"```\n{text.strip()}\n```\n"

@@ -149,13 +149,6 @@ RESULTS = {
         f"progressive loss {r['loss']:.6f}, accuracy {percent(r['accuracy'])}",
         f"at least {r['dual']:.8g}", f"{r['updates']:,} updates",
     ],
-    "export big.model -o x.txt --prune 0.5 --test test.svm": lambda r: [
-        f"x.txt: {count(r['weights'], 'weight')} of {r['features']} features",
-        f"{format_size(r['bytes'])}\n{count(r['dropped'], 'weight')} between -0.5 and 0.5 dropped",
-        f"accuracy {percent(r['before'])} before, {percent(r['after'])} after: ",
-        f"{100 * r['change']:+.4f} points",
-    ],
-    "export big.model -o x.npz --format npz": lambda r: [f"x.npz: {r['weights']} weights of"],
     "report big.model -o x.html": lambda r: ["x.html"],
     "predict big.model test.svm --decision -o x.txt": lambda r: [
         f"accuracy {percent(r['accuracy'])} ({r['correct']} of 40), AUC {r['auc']:.6f}",
@@ -408,12 +401,7 @@ MISUSES = {
     "stream big.svm -o x.model --resume big.model": "--resume big.model leave out -o",
     "expire big.sbm": "--before DATE --source NAME",
     "predict big.model test.svm -o - --json": "-o - --json standard output",
-    "predict big.model test.svm --threads 0": "--threads is 0; at least 1",
     "predict three.model test.svm --top 0": "--top is 0; at least 1",
-    "predict three.model test.svm --top 4": "--top is 4; 3 classes",
-    "predict three.model test.svm --top 2 --decision": "--top is 2, omit --top or --decision",
-    "predict three.model test.svm --confusion c.jpg": "c.jpg .tsv .png",
-    "predict three.model test.svm -o test.svm": "test.svm would replace an input",
     # LIBLINEAR's words
     "train big.sbm -c 1 -C 2": "-c and -C", "train big.sbm -s 3 --loss hinge": "-s and --loss",
     "train big.sbm -B 1 --bias 1": "-B and --bias", "train big.sbm -e 0.1 --tol 1": "-e and --tol",
@@ -663,6 +651,8 @@ def test_regression_and_long_labels_are_shown(run):
         f"MSE {report['mse']:.6g}, MAE {report['mae']:.6g}, R2 {report['r2']:.6g}, "
         f"squared correlation {report['squared_correlation']:.6g} (10 rows)\n"
     )
+    Path("one.svm").write_text("20240131 1:1\n")
+    assert "R2 -" in run("predict r.model one.svm")[1]
 
 
 # ------------------------------------------------------------------------------------- progress

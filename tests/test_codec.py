@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbm.inputs.idtable import DIRECT_LIMIT, IdTable, count_codes
+from sbm.compiled import load
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.store.codec import decode_rows, encode_rows, gather_rows
 from sbm.store.container import Buffers
 
@@ -289,7 +290,7 @@ def test_adversarial_keys_do_not_collide():
 def test_counts_stop_at_their_limit():
     counts = np.array([0, 0, 2, 2**31 - 2], np.int32)
     for _ in range(3):
-        count_codes(np.array([3, 1, 2, 2], np.int32), counts, 2**31 - 1)
+        load("sbm.inputs.kernels.ids").count(np.array([3, 1, 2, 2], np.int32), counts, 2**31 - 1)
     assert counts.tolist() == [0, 3, 8, 2**31 - 1]
-    count_codes(np.array([0, 0, 0], np.int32), counts, 2)
+    load("sbm.inputs.kernels.ids").count(np.array([0, 0, 0], np.int32), counts, 2)
     assert counts.tolist() == [2, 3, 8, 2**31 - 1]

@@ -1,7 +1,6 @@
 """The confusion matrix as a table and as a picture."""
 
 import csv
-import os
 import sys
 from pathlib import Path
 
@@ -144,19 +143,6 @@ def test_invalid_outputs_are_rejected(monkeypatch):
     check_confusion(["c.tsv"])
     with pytest.raises(SettingsError, match=r"c\.png .*matplotlib"):
         check_confusion(["c.tsv", "c.png"])
-
-
-def test_full_disk_keeps_the_old_table(monkeypatch):
-    Path("c.tsv").write_text("old\n")
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(StoreError, match=r"c\.tsv: No space left.*--confusion$"):
-        write_confusion(confusion_of([0.0], [1]), "c.tsv")
-    assert os.listdir() == ["c.tsv"]
-    assert Path("c.tsv").read_text() == "old\n"
 
 
 # ------------------------------------------------------------------------------------- with predict

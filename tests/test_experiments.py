@@ -5,12 +5,10 @@ import json
 import math
 import sys
 
-import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
 from launching import environment, needs_mpi
 from processes import finished
-from threads import in_threads
 
 PEERS = ("liblinear", "sklearn", "vowpalwabbit", "matplotlib")
 MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
@@ -63,7 +61,7 @@ def text_of(tmp_path_factory):
 @pytest.mark.process
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=needs_mpi) if name in MPI else name
-    for name in BENCHMARKS if name != "optima"
+    for name in BENCHMARKS if name not in ("all", "optima")
 ])  # fmt: skip
 def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
     data = ["--data", text_of("four" if name == "class-blocks" else "two")]
@@ -72,6 +70,55 @@ def test_benchmark_runs_at_toy_size(tmp_path, text_of, name):
     assert report["benchmark"] == name
     for row in report["rows"]:
         assert HOLDS.get(name, lambda row: row.get("ok", True))(row), row
+
+
+# ---------------------------------------------------------------------------- all results
+
+
+def test_run_of_all_repeats_disturbed_results_and_resumes(tmp_path, monkeypatch):
+    script, tools = load_script("bench.everything"), load_script("bench.tools")
+    shares, made, commit = iter([0.3, 0.1, 0.01, 0.5, 0.4, 0.6, 0.0]), [], ["one"]
+
+    def run(command, args, prefix):
+        prefix.parent.mkdir(exist_ok=True)
+        share = next(shares)
+        made.append(prefix.name)
+        text = json.dumps({"machine": {"stolen_share": share}})
+        prefix.with_name(f"{prefix.name}.json").write_text(text)
+        return 0
+
+    def start():
+        made.clear()
+        command = ["all", "--quick", "--only", "start,split", "-o", str(tmp_path / "out/all")]
+        assert load_script("bench.registry").main(BENCHMARKS, "bench", command) == 0
+        rows = json.loads((tmp_path / "out/all.json").read_text())["rows"]
+        return {row["result"]: (row["commit"], row["stolen_share"]) for row in rows}
+
+    monkeypatch.setattr(script, "_run", run)
+    monkeypatch.setattr(tools, "code_commit", lambda: commit[0])
+    assert start() == {"start": ("one", 0.01), "split": ("one", 0.4)}
+    assert made == ["start"] * 3 + ["split"] * 3
+    kept = json.loads((tmp_path / "out/split.json").read_text())
+    assert kept["machine"]["stolen_share"] == 0.4
+    assert start() == {"start": ("one", 0.01), "split": ("one", 0.0)}
+    assert made == ["split"]
+    assert start() == {"start": ("one", 0.01), "split": ("one", 0.0)}
+    assert not made
+    commit[0], shares = "two", iter([0.0, 0.0])
+    assert start() == {"start": ("two", 0.0), "split": ("two", 0.0)}
+
+
+def test_every_result_is_made_by_the_run_of_all():
+    script, commands = load_script("bench.everything"), {}
+    for path in (SCRIPTS / "results").glob("*.json"):
+        assert path.stem in {*script.RESULTS, "all"}, path.name
+    for name, one in script.RESULTS.items():
+        module, *words = one.command.split()
+        commands.setdefault(module, []).append(words[0])
+        wanted = set(script.CAPITALS.findall(one.command))
+        assert wanted <= {*script.TEXTS, "OUT", "REFERENCE", "KEEP", "DIGITS"}, name
+    assert set(commands["bench"]) <= set(BENCHMARKS)
+    assert set(commands["papers"]) <= set(load_script("papers.__main__").EXPERIMENTS)
 
 
 # -------------------------------------------------------------------------------- the papers
@@ -89,6 +136,7 @@ def test_paper_experiment_judges_every_claim(tmp_path, name):
     assert places
     assert places <= {(claim["paper"], claim["where"]) for claim in known}
     assert {claim["holds"] for claim in claims} <= {"yes", "no", "partly"}
+    assert all(bool(claim["why"]) == (claim["holds"] != "yes") for claim in claims)
     duals = {}
     for row in report["tables"]["curves"] if name == "figure2" else []:
         duals.setdefault((row["data"], row["method"]), []).append(row["dual"])
@@ -109,33 +157,6 @@ def test_table_2_has_every_learner(tmp_path):
 def test_claims_page_matches_results():
     script, results = load_script("papers.claims"), SCRIPTS / "results"
     assert (results / "claims.md").read_text("utf-8") == script.table(script.collect(results))
-
-
-# ------------------------------------------------------------------------------- the cost model
-
-
-def test_cost_model_results_are_current(tmp_path, capsys):
-    load_script("bench.cost_model").main(["-o", str(tmp_path / "cost-model")])
-    for ending in (".md", ".json"):
-        kept = SCRIPTS / "results" / f"cost-model{ending}"
-        assert (tmp_path / f"cost-model{ending}").read_text() == kept.read_text()
-    assert capsys.readouterr().out == (tmp_path / "cost-model.md").read_text()
-
-
-@pytest.mark.parametrize(("machines", "share", "sparse"), [
-    (2, 1.0, False), (4, 0.1, True), (2, 0.25, None), (4, 0.6, None), (4, 0.03, None),
-])  # fmt: skip
-def test_cost_model_counts_the_bytes_sent(machines, share, sparse):
-    model, n = load_script("bench.cost_model"), 700_000  # two slices
-    terms = [np.random.default_rng([5, rank]).random(n) < share for rank in range(machines)]
-    changed, union = np.mean(terms), np.mean(np.any(terms, axis=0))
-    in_all = in_threads(machines, lambda c: c.add_up(terms[c.rank] * 1.0) or c.sent, sparse=sparse)
-    expected = {
-        False: model.dense_bytes(n, machines),
-        True: model.sparse_bytes(n, machines, changed, union),
-        None: model.chosen_bytes(n, machines, changed, union),
-    }[sparse]
-    assert in_all == pytest.approx([expected] * machines, rel=0.05)
 
 
 # -------------------------------------------------------------------------------------- usage

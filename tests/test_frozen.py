@@ -1,6 +1,6 @@
 """Formats over time: old files stay readable and are reproduced byte for byte.
 
-Newer versions are refused, and unknown fields are kept. ``frozen/v2`` was made once by ``make``
+Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made once by ``make``
 below, with zstd 1.5.7. Never regenerate it: a changed format gets a new folder.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from helpers import Row, store_rows
+from helpers import Row, load_script, store_rows
 
 import sbm
 from sbm.alphas import Dense, Lists
@@ -26,7 +26,7 @@ from sbm.store.blocks import read_manifest, write_manifest
 from sbm.store.records import encode_record
 from sbm.store.run import Run
 
-V2 = Path(__file__).resolve().parent / "frozen" / "v2"
+V1 = Path(__file__).resolve().parent / "frozen" / "v1"
 # Rows of more than 127 nonzeros and gaps of more than 127, which take bits; large ids; no features.
 FIRST: list[Row] = [
     (1.0, tuple((i * i, i / 8 + 0.125) for i in range(300))),
@@ -91,25 +91,26 @@ def test_frozen_files_are_reproduced(tmp_path):
     make(tmp_path)
     for path in tmp_path.glob("*.svm"):
         path.unlink()
-    now, then = files_of(tmp_path), files_of(V2)
+    now, then = files_of(tmp_path), files_of(V1)
+    del then["api.txt"]
     assert set(now) == set(then)
     assert [name for name in then if now[name] != then[name]] == []
 
 
 def test_frozen_store_is_read():
-    blocks = store_rows(V2 / "s.sbm")
+    blocks = store_rows(V1 / "s.sbm")
     assert Counter(row for block in blocks[:3] for row in block) == Counter(FIRST)
     assert blocks[3:] == [SECOND[0::2], SECOND[1::2]]
-    assert sbm.check(V2 / "s.sbm")["rows"] == len(FIRST) + len(SECOND)
+    assert sbm.check(V1 / "s.sbm")["rows"] == len(FIRST) + len(SECOND)
 
 
 def test_frozen_runs_and_models_are_read():
     for name, lists_of, rows in (("dense", None, 5), ("lists", 3, 3)):
-        run, state = Run.reopen(V2 / f"{name}.run", [3, rows], lists_of)
-        assert Run.read(V2 / f"{name}.run")["passes"] == 7
+        run, state = Run.reopen(V1 / f"{name}.run", [3, rows], lists_of)
+        assert Run.read(V1 / f"{name}.run")["passes"] == 7
         assert (state["W"] == WEIGHTS).all()
         assert run.load(1).values.tolist() == FREE.tolist()
-    dense, sparse = Model.load(V2 / "dense.model"), Model.load(V2 / "sparse.model")
+    dense, sparse = Model.load(V1 / "dense.model"), Model.load(V1 / "sparse.model")
     assert dense.ids.tolist() == [7, 2**62, 3]
     assert dense.zero_ids.tolist() == [0]
     assert (WEIGHTS[[0, 2, 3]] == dense.W).all()
@@ -117,6 +118,12 @@ def test_frozen_runs_and_models_are_read():
     assert dense.bias_weights.tolist() == [0.1, 0.0, 1.0]
     assert sparse.ids.tolist() == [7, 2**62, 3]
     assert sparse.W.tolist() == [[1.5, 0.25, 0], [0, -0.5e-300, 0], [0, 1 / 6, 0]]
+
+
+def test_public_names_are_frozen():
+    now, then = set(load_script("api").lines()), set((V1 / "api.txt").read_text().splitlines())
+    advice = "if that is meant: python -m scripts.api -o tests/frozen/v1/api.txt"
+    assert (now - then, then - now) == (set(), set()), advice
 
 
 # ---------------------------------------------------------------------------------- newer files
@@ -128,7 +135,7 @@ def test_frozen_runs_and_models_are_read():
      "sparse.model"],
 )  # fmt: skip
 def test_newer_container_is_refused(name, tmp_path):
-    data = bytearray((V2 / name).read_bytes())
+    data = bytearray((V1 / name).read_bytes())
     data[8:12] = (2).to_bytes(4, "little")
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(StoreError, match=f"{tmp_path}/x has format version 2"):
@@ -137,12 +144,12 @@ def test_newer_container_is_refused(name, tmp_path):
 
 def test_newer_store_and_run_are_refused(tmp_path):
     store, run = tmp_path / "s.sbm", tmp_path / "d.run"
-    shutil.copytree(V2 / "s.sbm", store)
-    write_manifest(store, {**read_manifest(store), "version": 3})
+    shutil.copytree(V1 / "s.sbm", store)
+    write_manifest(store, {**read_manifest(store), "version": 2})
     for call in (sbm.info, sbm.check, read_manifest):
-        with pytest.raises(StoreError, match=r"s\.sbm has store version 3"):
+        with pytest.raises(StoreError, match=r"s\.sbm has store version 2"):
             call(store)
-    shutil.copytree(V2 / "dense.run", run)
+    shutil.copytree(V1 / "dense.run", run)
     (run / "run.json").write_bytes(encode_record("run", {**Run.read(run), "version": 2}))
     with pytest.raises(StoreError, match=r"d\.run/run\.json has run version 2"):
         sbm.info(run)
@@ -172,7 +179,7 @@ def add_fields(path: Path) -> None:
 
 def test_unknown_fields_of_a_model_are_kept(tmp_path):
     path, again, pruned = tmp_path / "m.model", tmp_path / "again.model", tmp_path / "p.sbm.model"
-    file = container.read(V2 / "dense.model", "model")
+    file = container.read(V1 / "dense.model", "model")
     container.write(path, "model", {**file.arrays, "more": np.zeros((3, 3))}, file.meta)
     add_fields(path)
     model = sbm.Model.load(path)
@@ -192,7 +199,7 @@ def test_unknown_fields_of_a_model_are_kept(tmp_path):
 
 def test_unknown_fields_of_a_store_are_kept(tmp_path):
     folder, new = tmp_path / "s.sbm", {"of a newer program": [1, {"x": None}]}
-    shutil.copytree(V2 / "s.sbm", folder)
+    shutil.copytree(V1 / "s.sbm", folder)
     for name in ("index-0000.sba", "features-0001.sba"):
         add_fields(folder / name)
     manifest = read_manifest(folder)

@@ -158,7 +158,7 @@ def lay(
         "crc32": zlib.crc32(crc32.tobytes()),
     }  # fmt: skip
     content = {
-        "format": "sbm-store", "version": 2, "rows": rows, "features": 4, "nnz": nnz,
+        "format": "sbm-store", "version": 1, "rows": rows, "features": 4, "nnz": nnz,
         "value_type": "float32", "dtype": "float32",
         "labels": {"values": [-1.0, 1.0], "counts": [2, 1]}, "class_values": None,
         "blocks": [entry],
@@ -233,7 +233,7 @@ def test_manifest_values_are_checked(tmp_path):
         labels(-1.0, 1.0, counts=(2, 1, 0)), {"labels": {}}, {"labels": None},
         {"labels": None, "class_values": []}, {"labels": None, "class_values": [math.inf, 0.0]},
         {"value_type": "ones"}, {"value_type": "float64"}, {"value_type": "int8"},
-        {"dtype": "float16"}, {"version": 1}, {"version": True}, {"format": "sbm-run"},
+        {"dtype": "float16"}, {"version": 2}, {"version": True}, {"format": "sbm-run"},
         {"blocks": 5}, {"blocks": [{}]}, {"blocks": []}, {"blocks": ["block-000000.sbb"]},
         {"generations": [{}]}, {"generations": []}, {"generations": None},
         {"ids": (5, -7, 9, 1)}, {"ids": (5.0, 7, 9, 1)}, {"ids": ((5, 7), (9, 1))},
@@ -433,10 +433,25 @@ def test_invalid_models_are_refused(tmp_path):
         container.write(path, "model", arrays, META)
         with pytest.raises(StoreError, match=str(path)):
             sbm.Model.load(path)
-    for change in ({"labels": [1.0]}, {"labels": [1.0, 2.0]}, {"labels": [1.0, 1.0, 2.0]},
-                   {"labels": [1.0, 2.0, math.nan]}, {"bias": "x"}, {"info": []}):  # fmt: skip
+    for W in (np.ones((1, 3)), np.ones(3), np.ones((3, 0)), np.ones((3, 3), np.int64)):
+        container.write(path, "model", WIDE | {"W": W}, META)
+        refuse(path, lambda: sbm.Model.load(path))
+    source = {"name": "a", "rows": 1}
+    infos = [
+        [], {"loss": 3}, {"certificate": 3}, {"sources": {}},
+        {"sources": [source | {"rows": -1}]}, {"sources": [source | {"name": 3}]},
+    ]  # fmt: skip
+    for change in (
+        {"labels": []}, {"labels": [1.0]}, {"labels": [1.0, 2.0]}, {"labels": [1.0, 1.0, 2.0]},
+        {"labels": [1.0, 2.0, math.nan]}, {"labels": [True, 2.0, 3.0]}, {"bias": "x"},
+        {"labels": [1.0, 2.0, 3.0, 4.0]}, {"bias": math.inf}, *({"info": info} for info in infos),
+    ):  # fmt: skip
         container.write(path, "model", WIDE, META | change)
         refuse(path, lambda: sbm.Model.load(path))
+    container.write(path, "model", WIDE, {})
+    refuse(path, lambda: sbm.Model.load(path))
+    container.write(path, "model", WIDE, META | {"labels": [3.0, -1.0, 2.0]})
+    assert sbm.Model.load(path).labels == [3.0, -1.0, 2.0]
 
 
 def test_model_info_cannot_override_kind(tmp_path):

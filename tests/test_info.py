@@ -125,23 +125,6 @@ def test_run_without_checkpoint_is_described_by_log(tmp_path, half):
     assert [record["pass"] for record in facts["log"]] == [1]
 
 
-def test_info_and_check_reject_other_files(made, tmp_path):
-    (tmp_path / "folder").mkdir()
-    for call, path, facts in (
-        (sbm.info, tmp_path / "none", "does not exist"),
-        (sbm.info, tmp_path / "folder", "no manifest.json.*no run.json"),
-        (sbm.info, SAMPLE, "not an sbm file"),
-        (sbm.info, made / "a.sbm" / "block-000000.sbb", "chunk data; expected model data"),
-        (sbm.info, made / "a.sbm" / "index-0000.sba", "index data; expected model data"),
-        (sbm.check, tmp_path / "none", "does not exist"),
-        (sbm.check, tmp_path / "folder", "not a store"),
-        (sbm.check, made / "a.model", "is a file"),
-        (sbm.check, made / "a.model.run", "not a store"),
-    ):
-        with pytest.raises(StoreError, match=f"^{path}.*{facts}"):
-            call(path)
-
-
 # ----------------------------------------------------------------------------------------- check
 
 

@@ -72,6 +72,19 @@ def test_wheel_holds_the_package_and_works(wheel, tmp_path):
     assert run(program, "report", "s.model") == "report.html\n"
 
 
+@pytest.mark.process
+@pytest.mark.long
+def test_types_of_the_package_suit_a_strict_program(wheel, tmp_path):
+    python = install(wheel, tmp_path / "env")
+    text = (ROOT / "tests/downstream/app.py").read_text()
+    for name, program, code in (("app", text, 0), ("wrong", text.replace("C=C", "C='x'"), 1)):
+        (tmp_path / f"{name}.py").write_text(program)
+        options = ["--strict", "--python-executable", python, "--python-version", "3.12"]
+        command = [sys.executable, "-m", "mypy", *options, "--cache-dir", ROOT / ".mypy_cache/app"]
+        done = finished([*command, f"{name}.py"], cwd=tmp_path)
+        assert (done.returncode, done.stdout.count("error:")) == (code, code), done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64-v3")
 def test_wheel_with_machine_code_never_compiles(tmp_path):

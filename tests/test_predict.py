@@ -22,7 +22,7 @@ from sbm.inputs import text as text_module
 from sbm.models.model import Model
 from sbm.programs import answers as batches
 from sbm.programs.splitting import options as splitting
-from sbm.store import blocks, container
+from sbm.store import blocks
 from sbm.units import format_number
 
 N_FEATURES = 60
@@ -392,30 +392,6 @@ def test_liblinear_models_are_loaded(here):
     assert Model.load("m.txt").predict(X).tolist() == model.predict(X).tolist()
 
 
-def test_named_features_need_model_with_names(here):
-    Path("t.vw").write_text("1 | red blue:2\n")
-    with pytest.raises(SettingsError, match=r"t\.vw .*names"):
-        sbm.predict(TWO, "t.vw")
-
-
-def test_command_prints_regression_metrics(here):
-    Model(np.array([1]), np.array([[2.0]]), []).save("r.model")
-
-    def lines(text):
-        Path("t.svm").write_text(text)
-        result = CliRunner().invoke(cli, ["predict", "r.model", "t.svm", "-o", "out.txt"])
-        assert result.exit_code == 0
-        return result.output.splitlines()
-
-    figures, unknown = lines("1 1:1\n2 1:1\n4.5 1:2 9:1\n")
-    for fact in ("MSE 0.416667", "MAE 0.5", "R2 0.807692", "correlation 0.923077", "3 rows"):
-        assert fact in figures
-    assert "1 nonzero of 4 (25 %)" in unknown
-    assert Path("out.txt").read_text() == "2\n2\n4\n"
-    assert "R2 -" in lines("1 1:1\n")[0]
-    assert lines("") == ["no rows"]
-
-
 # -------------------------------------------------------------------------------------- model files
 
 
@@ -428,64 +404,6 @@ def test_damaged_model_files_are_refused(tmp_path):
         path.write_bytes(bad)
         with pytest.raises(StoreError, match=f"^{path} "):
             Model.load(path)
-
-
-GOOD = {"ids": np.array([1, 2]), "W": np.ones((2, 1)), "bias_weights": np.zeros(1)}
-META = {"labels": [-1.0, 1.0], "bias": 0.0, "info": {}}
-WIDE = {"ids": np.array([1, 2]), "W": np.ones((2, 3)), "bias_weights": np.zeros(3)}
-SOURCE = {"name": "a", "rows": 1}
-
-
-@pytest.mark.parametrize(
-    ("arrays", "meta"),
-    [
-        (GOOD | {"W": np.ones((1, 1))}, {}), (GOOD | {"W": np.ones(2)}, {}),
-        (GOOD | {"W": np.ones((2, 0))}, {}), (GOOD | {"W": np.ones((2, 1), np.int64)}, {}),
-        (GOOD | {"ids": np.array([1.0, 2.0])}, {}), (GOOD | {"ids": np.array([[1, 2]])}, {}),
-        (GOOD | {"ids": np.array([1, -2])}, {}), (GOOD | {"bias_weights": np.zeros(3)}, {}),
-        (GOOD | {"bias_weights": np.zeros(1, np.float32)}, {}),
-        ({"ids": GOOD["ids"], "bias_weights": np.zeros(1)}, {}), (GOOD, None),
-        (WIDE, {"labels": []}), (GOOD, {"labels": [1.0]}), (GOOD, {"labels": [1.0, 1.0]}),
-        (GOOD, {"bias": "much"}), (GOOD, {"bias": float("inf")}), (GOOD, {"labels": [True, 2.0]}),
-        (GOOD, {"labels": [1.0, 2.0, 3.0]}), (WIDE, {}), (WIDE, {"labels": [1.0, 2.0, 2.0]}),
-        (WIDE, {"labels": [1.0, 2.0, 3.0, 4.0]}), (GOOD, {"info": []}),
-        (GOOD, {"info": {"loss": 3}}), (GOOD, {"info": {"certificate": 3}}),
-        (GOOD, {"info": {"sources": {}}}), (GOOD, {"info": {"sources": [{**SOURCE, "rows": -1}]}}),
-        (GOOD, {"info": {"sources": [{**SOURCE, "name": 3}]}}),
-    ],
-)  # fmt: skip
-def test_contradictory_models_are_refused(tmp_path, arrays, meta):
-    path = tmp_path / "m.model"
-    meta = {} if meta is None else META | meta
-    container.write(path, "model", arrays, meta, level=None)
-    with pytest.raises(StoreError, match=str(path)):
-        Model.load(path)
-
-
-def test_consistent_models_are_accepted(tmp_path):
-    path = tmp_path / "m.model"
-    container.write(path, "model", GOOD, META | {"info": {"sources": [SOURCE]}}, level=None)
-    assert Model.load(path).ids.tolist() == [1, 2]
-    assert Model.load(path).converged is False
-    for labels in ([1.0, 2.0, 3.0], [3.0, -1.0, 2.0]):
-        container.write(path, "model", WIDE, META | {"labels": labels}, level=None)
-        assert Model.load(path).labels == labels
-
-
-def test_other_files_are_not_models(tmp_path):
-    path = tmp_path / "x"
-    for content in (b"", Path(__file__).read_bytes()):
-        path.write_bytes(content)
-        with pytest.raises(StoreError, match=f"^{path} "):
-            sbm.predict(path, "t.svm")
-    container.write(path, "alpha", {})
-    for bad, fact in ((path, "alpha"), (tmp_path / "none", "not exist"), (tmp_path, "folder")):
-        with pytest.raises(SbmError, match=f"^{bad} .*{fact}"):
-            sbm.predict(bad, "t.svm")
-    for name in ("m.npz", "m.json"):
-        (tmp_path / name).write_text("{}")
-        with pytest.raises(StoreError, match=f"{name} .*export"):
-            sbm.predict(tmp_path / name, "t.svm")
 
 
 # --------------------------------------------------------------------------- rows without labels

@@ -59,6 +59,24 @@ def test_links_and_extras_exist():
     assert {language for _, language in BLOCKS.values()} == {"sh", "python"}
 
 
+# What looks measured: a number with a unit of time, speed or share, or a decimal in a table.
+MEASURED = re.compile(
+    r"(?<![\w.-])\d[\d.,]* ?(?:s|ms|(?:micro|milli)?seconds|MB/s|points|million|times)\b"
+    r"|(?<![\w.-])\d[\d.]* %|(?<=\|)[^|\n]*(?<![\w.])\d+\.\d+[^|\n]*(?=\|)"
+)
+CONSTANTS = {  # of the code and of its advice, and sizes of texts
+    " 0.01 to 0.5, falling slowly ", " scikit-learn 1.6 or newer ", "64 times", "4,096 times",
+    "1 %", "0.2 s", "200 million", "2.6 million", "27 million", "10 million",
+}  # fmt: skip
+
+
+def test_no_measured_number_is_typed():
+    for path, text in PAGES.items():
+        for part in (r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "```.*?```", "`[^`]*`"):
+            text = re.sub(part, "", text, flags=re.DOTALL)
+        assert {*MEASURED.findall(text)} <= CONSTANTS, f"{path}: see scripts/numbers.py"
+
+
 @pytest.mark.slow
 def test_site_builds_without_warnings(tmp_path):
     for package in ("material", "mkdocstrings"):

@@ -12,8 +12,8 @@ from helpers import Passes
 from processes import started
 
 import sbm
-from sbm.errors import DataError, SettingsError, StoreError
-from sbm.store.blocks import BlockStore, write_manifest
+from sbm.errors import SettingsError, StoreError
+from sbm.store.blocks import BlockStore
 from sbm.store.files import lock
 from sbm.store.records import encode_record
 from sbm.store.run import Run
@@ -249,26 +249,3 @@ def test_store_with_foreign_files_is_not_replaced(here):
     assert Path("r.sbm/thesis.txt").read_text() == "years"
     Path("r.sbm/thesis.txt").unlink()
     sbm.split("a.svm", "r.sbm", force=True)
-
-
-def test_killed_expire_is_finished_by_the_same_command(here, monkeypatch):
-    sbm.split("a.svm", "r.sbm", blocks=2)
-    sbm.split("b.svm", "r.sbm", append=True, blocks=2)
-    before = {path.name for path in Path("r.sbm").glob("block*")}
-    with monkeypatch.context() as patch:
-        patch.setattr("sbm.programs.expire.store_files.write_manifest", kill_after(write_manifest))
-        with pytest.raises(KeyboardInterrupt):
-            sbm.expire("r.sbm", sources="a.svm")
-    assert {path.name for path in Path("r.sbm").glob("block*")} == before
-    with pytest.raises(DataError, match=r"a\.svm was already dropped from r\.sbm"):
-        sbm.expire("r.sbm", sources="a.svm")
-    assert len(list(Path("r.sbm").glob("block*"))) == 2
-    sbm.check("r.sbm")
-
-
-def kill_after(do: Callable[..., object]) -> Callable[..., None]:
-    def killed(*arguments: Any) -> None:
-        do(*arguments)
-        raise KeyboardInterrupt
-
-    return killed

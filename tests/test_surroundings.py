@@ -207,22 +207,6 @@ def test_process_answers_signals_while_it_waits(here):
     assert out.startswith(b"x.model: 48 rows")
 
 
-@pytest.mark.process
-def test_training_stops_and_resumes(here):
-    line = "train a.sbm -o x.model --tol 1e-15 --max-passes {} -C 1e6 --parts blocks -v"
-    with start(line.format(10**6), here) as process:
-        for _ in range(4):  # the plan, the head of the table and two passes
-            assert process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (process.returncode, out) == (130, b"")
-    assert err.splitlines()[-1].startswith(b"sbm: stopped; run the same command to resume")
-    assert not list(here.rglob("*.tmp"))
-    assert not (here / "x.model").exists()
-    assert call(line.format(2)) == 3
-    assert sbm.info("x.model.run")["passes"] > 2
-
-
 # -------------------------------------------------------------------------------------- streams
 
 

@@ -18,7 +18,8 @@ from streams import PACK, small_pieces
 
 import sbm
 from sbm.errors import DataError
-from sbm.inputs.text import Source, expand_inputs, parse_sources
+from sbm.inputs.parsing import ParsedText
+from sbm.inputs.text import Source, convert_sources, expand_inputs
 
 TEXT = "".join(
     f"{(-1) ** k:+d} " + " ".join(f"{(k * j) % 97 + 100 * j}:{j / 8}" for j in range(1, k % 9))
@@ -36,7 +37,9 @@ def read(
     sources = expand_inputs([str(name) for name in names])
     rows: list[Row] = []
     with ThreadPoolExecutor(2) as pool:
-        for _, p in parse_sources(sources, pool, ahead=ahead, skip=skip, largest_line=largest_line):
+        for _, p in convert_sources(
+            sources, pool, ParsedText.copy, ahead=ahead, skip=skip, largest_line=largest_line
+        ):
             lengths = p.indptr[1:] - p.indptr[:-1]
             rows += as_rows(p.labels, p.indptr[:-1], lengths, p.ids, p.values)
     return sources, rows

@@ -22,22 +22,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Option:
-    """One option of LIBLINEAR.
+    """One option of LIBLINEAR."""
 
-    Attributes
-    ----------
-    flag, metavar, type : str, str, type
-        As typed.
-    meaning : str
-        Help text.
-    settings : callable
-        Turns the value and the number after ``-s`` into settings.
-    """
-
+    # flag, metavar, type: as typed
     flag: str
     metavar: str
     type: type
-    meaning: str
+    meaning: str  # help text
+    # turns the value and the number after ``-s`` into settings
     settings: Callable[[Any, int | None], dict[str, Any]]
 
 
@@ -88,10 +80,6 @@ def read_options(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str,
         Values of the options that were given, by flag; a list of ``label=weight`` for ``-w``.
     ours : mapping
         Settings that were given by the options of sbm.
-
-    Returns
-    -------
-    dict[str, Any]
 
     Raises
     ------
@@ -167,10 +155,7 @@ def _multiply(weights: Sequence[str]) -> dict[float, float]:
 def refuse_cross_validation(arguments: Sequence[str]) -> None:
     """Refuse LIBLINEAR's ``-v 5``, which is `sbm tune` here.
 
-    Raises
-    ------
-    SettingsError
-        ``-v`` is followed by a number that is not a file.
+    Raises `SettingsError` if ``-v`` is followed by a number that is not a file.
     """
     for flag, value in pairwise([*arguments, ""]):
         folds = value if flag == "-v" else flag.removeprefix("-v")

@@ -27,13 +27,7 @@ _CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if chr(c) 
 
 
 def echo(text: str) -> None:
-    """Print a result on standard output.
-
-    Raises
-    ------
-    SbmError
-        It cannot be printed.
-    """
+    """Print a result on standard output. Raises `SbmError` if it cannot be printed."""
     try:
         if sys.stdout is None:
             raise SbmError("standard output is closed, so the result cannot be printed")

@@ -32,10 +32,6 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
     arguments : sequence of str
         Arguments of the command; ``--launch N`` is removed.
 
-    Returns
-    -------
-    list of str
-
     Raises
     ------
     SettingsError
@@ -79,13 +75,7 @@ def _without_launch(arguments: Sequence[str]) -> list[str]:
 
 
 def become(line: Sequence[str]) -> NoReturn:
-    """Replace this process by another program.
-
-    Raises
-    ------
-    OSError
-        The program cannot be run.
-    """
+    """Replace this process by another program. Raises `OSError` if the program cannot be run."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

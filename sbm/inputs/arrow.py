@@ -41,27 +41,14 @@ _CELL = 16  # bytes of a cell of a data frame, for progress
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows to write.
-
-    Attributes
-    ----------
-    labels : sequence of float or str
-    numbers : ndarray, shape (n_rows,), float64
-        The labels as numbers.
-    lengths : ndarray, shape (n_rows,), int32
-        Nonzeros of each row.
-    ids : ndarray, shape (nnz,), int64
-    values : ndarray, shape (nnz,), or None
-        None if every value is 1.
-    weights : ndarray, shape (n_rows,), float64, or None
-    """
+    """Rows to write."""
 
     labels: Any
-    numbers: npt.NDArray[np.float64]
-    lengths: npt.NDArray[np.int32]
-    ids: npt.NDArray[np.int64]
-    values: npt.NDArray[Any] | None
-    weights: npt.NDArray[np.float64] | None
+    numbers: npt.NDArray[np.float64]  # shape (n_rows,); the labels as numbers
+    lengths: npt.NDArray[np.int32]  # shape (n_rows,); nonzeros of each row
+    ids: npt.NDArray[np.int64]  # shape (nnz,)
+    values: npt.NDArray[Any] | None  # shape (nnz,); None if every value is 1
+    weights: npt.NDArray[np.float64] | None  # shape (n_rows,)
 
 
 def _require_pyarrow(what: str) -> None:
@@ -86,7 +73,6 @@ def frame_source(frame: Any, name: str, options: InputOptions) -> Source:
     frame : object with ``__arrow_c_stream__``
     name : str
         Name in the manifest.
-    options : InputOptions
     """
     shape = getattr(frame, "shape", (0, 0))
     size = _CELL * int(shape[0]) * int(shape[1])
@@ -105,10 +91,6 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
         `weight`, weights; other columns are then ignored. The source receives the digest of a file.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------
@@ -134,10 +116,7 @@ def _is_sparse(schema: pa.Schema) -> bool:
 def find_layout(source: Source) -> None:
     """Set `is_sparse` of a source that is a file.
 
-    Raises
-    ------
-    DataError
-        pyarrow is not installed, or the file is damaged.
+    Raises `DataError` if pyarrow is not installed, or the file is damaged.
     """
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
@@ -300,10 +279,8 @@ def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
 def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[str]:
     """Check the types of the columns and return those that hold words.
 
-    Raises
-    ------
-    DataError
-        A type is neither numbers nor words, or differs from that in the sources before.
+    Raises `DataError` if a type is neither numbers nor words, or differs from that in the sources
+    before.
     """
     options, words = source.options, []
     missing = [name for name in options.kinds if name not in schema.names]
@@ -323,14 +300,7 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             )
         is_word = k in columns.text or _is_word(kind)
         if k == columns.label:
-            known = source.options.words.are_words
-            source.options.words.are_words = is_word if known is None else known
-            if known not in (None, is_word):
-                held = "words" if known else "numbers"
-                raise DataError(
-                    f"{source.name}: labels in column {name} have type {kind}, but were {held} "
-                    "before"
-                )
+            _note_labels(source, name, kind, is_word)
         elif k == columns.weight and is_word:
             raise DataError(f"{source.name}: weights in column {name} have type {kind}")
         elif k != columns.weight:
@@ -379,7 +349,9 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
     label, may_lack = options.label or "label", options.labels is not True
     wanted = [("indices", _is_list_of(_is_integer), "lists of numbers")]
     if label in schema.names or not may_lack:
-        wanted.insert(0, (label, _is_number_or_word, "numbers or strings"))
+        wanted.insert(
+            0, (label, lambda kind: _is_number(kind) or _is_word(kind), "numbers or strings")
+        )
     if "values" in schema.names:
         wanted.append(("values", _is_list_of(_is_number), "lists of numbers"))
     if options.weight is not None and (options.weight in schema.names or not may_lack):
@@ -394,14 +366,20 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
         if not is_fit(kind):
             raise DataError(f"{source.name}: column {column} has type {kind}; expected {what}")
     if label in schema.names:
-        is_word, known = _is_word(schema.field(label).type), options.words.are_words
-        options.words.are_words = is_word if known is None else known
-        if known not in (None, is_word):
-            raise DataError(
-                f"{source.name}: labels have type {schema.field(label).type}, but were "
-                f"{'words' if known else 'numbers'} before"
-            )
+        kind = schema.field(label).type
+        _note_labels(source, label, kind, _is_word(kind))
     return [column for column, _, _ in wanted]
+
+
+def _note_labels(source: Source, column: str, kind: pa.DataType, are_words: bool) -> None:
+    """Note whether labels are words; raise `DataError` if they were otherwise before."""
+    words = source.options.words
+    if words.are_words not in (None, are_words):
+        raise DataError(
+            f"{source.name}: labels in column {column} have type {kind}, but were "
+            f"{'words' if words.are_words else 'numbers'} before"
+        )
+    words.are_words = are_words
 
 
 def _is_integer(kind: pa.DataType) -> bool:
@@ -418,10 +396,6 @@ def _is_word(kind: pa.DataType) -> bool:
     return any(
         is_it(kind) for is_it in (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
     )
-
-
-def _is_number_or_word(kind: pa.DataType) -> bool:
-    return _is_number(kind) or _is_word(kind)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -447,13 +421,17 @@ def _is_list_of(is_fit: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType]
 
 def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Batch:
     """Convert a batch of records; invalid rows have no nonzeros."""
+    import pyarrow as pa
+
     lists = [batch.column(c) for c in ("indices", "values") if c in batch.schema.names]
     label = options.label or "label"
     y = batch.column(label) if label in batch.schema.names else None
     lengths, refused = _lengths(None if options.labels is not True else y, lists)
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
-    ids, *values = [_flat(column, good) for column in lists]
+    if refused:
+        lists = [column.filter(pa.array(good)) for column in lists]
+    ids, *values = [_numbers(column.flatten()) for column in lists]
     labels, weights = np.full(batch.num_rows, np.nan), None
     if y is not None and options.words.are_words:
         cells = _cells(y, True)
@@ -496,13 +474,6 @@ def _lengths(
     return counts, refused
 
 
-def _flat(column: pa.Array, good: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Concatenate the lists of the good rows."""
-    import pyarrow as pa
-
-    return _numbers((column if good.all() else column.filter(pa.array(good))).flatten())
-
-
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:
     """Convert a column to numbers; null becomes nan."""
     import pyarrow.types as kinds
@@ -523,8 +494,6 @@ def write_rows(
 
     Parameters
     ----------
-    rows : iterable of SparseRows
-    file : binary file
     kind : {"parquet", "feather"}
     name : str
         What is written, for messages.

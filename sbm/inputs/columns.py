@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.matrices import Batch
-from sbm.inputs.parsing import MOST_HASH_BITS, InputOptions
+from sbm.inputs.parsing import MOST_HASH_BITS, TOO_LARGE, InputOptions
 from sbm.inputs.vw import hash_names
 
-__all__ = ["NO_LABEL", "Cells", "Columns", "as_bytes"]
+__all__ = ["NOT_FINITE", "NO_LABEL", "Cells", "Columns", "as_bytes"]
 
 _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
-_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
@@ -27,49 +27,27 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a column in some rows.
+    """The cells of a column in some rows."""
 
-    Attributes
-    ----------
-    numbers : ndarray, shape (n_rows,), float64, or None
-        nan for cells that are not numbers; None if no cell is a number.
-    text : callable
-        ``text(row)`` returns a cell for messages.
-    words : list of bytes
-        Distinct cells that are words, in UTF-8.
-    codes : ndarray, shape (n_rows,), int64
-        Index of each row's word; -1 for none. Without words it may be empty.
-    """
-
+    # shape (n_rows,); nan for cells that are not numbers; None if no cell is a number
     numbers: _Floats | None
-    text: Callable[[int], str]
-    words: list[bytes] = field(default_factory=list)
+    text: Callable[[int], str]  # ``text(row)`` returns a cell for messages
+    words: list[bytes] = field(default_factory=list)  # distinct cells that are words, in UTF-8
+    # shape (n_rows,); index of each row's word; -1 for none. Without words it may be empty.
     codes: _Ints = field(default_factory=_NONE.copy)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table.
-
-    Attributes
-    ----------
-    names : list of str
-    label, weight : int
-        Positions of the columns of labels and of row weights; -1 for none.
-    ignored : frozenset of int
-        Columns that are not read.
-    text : frozenset of int
-        Columns in which every cell is a word.
-    ids : ndarray, shape (n_columns,), int64
-    options : InputOptions
-    """
+    """The columns of a table."""
 
     names: list[str]
+    # label, weight: positions of the columns of labels and of row weights; -1 for none
     label: int
     weight: int
-    ignored: frozenset[int]
-    text: frozenset[int]
-    ids: _Ints
+    ignored: frozenset[int]  # columns that are not read
+    text: frozenset[int]  # columns in which every cell is a word
+    ids: _Ints  # shape (n_columns,)
     options: InputOptions
 
     @classmethod
@@ -219,7 +197,8 @@ class Columns:
             table: _Floats = np.column_stack([numbers for _, _, numbers in numeric])
             for row, j in np.argwhere(np.abs(table) > limit)[:_MOST_PROBLEMS].tolist():
                 k, column, _ = numeric[j]
-                refused.setdefault(row, self._too_large(k, column.text(row)))
+                cell = f"{column.text(row).strip()} in column {self.names[k]}"
+                refused.setdefault(row, f"found {cell}, {TOO_LARGE}")
             here, columns = np.nonzero((table != 0) & ~np.isnan(table) & (np.abs(table) <= limit))
             rows.append(here)
             ids.append(self.ids[where[columns]])
@@ -257,7 +236,7 @@ class Columns:
             expected = "where a label is expected"
             if not words.are_words:
                 expected = "where a numeric label is expected"
-                if _NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
+                if NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
                     expected = "as the label, but only finite numbers are allowed"
                 elif cell.strip() not in NO_LABEL:
                     expected += (
@@ -265,12 +244,6 @@ class Columns:
                     )
             refused.setdefault(row, f"found {shown!r} {expected}")
         return labels
-
-    def _too_large(self, column: int, cell: str) -> str:
-        return (
-            f"found {cell.strip()} in column {self.names[column]}, too large for the value type "
-            "(limit: float64 1.79e308, float32 3.4e38; see --dtype)"
-        )
 
 
 def _some(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
@@ -23,7 +23,7 @@ from sbm.inputs.table import read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
-from sbm.settings import nearest
+from sbm.settings import refuse_unknown
 
 __all__ = [
     "FORMATS",
@@ -45,35 +45,19 @@ MOST_SOURCES = 256  # with more text files, several make one source
 
 @dataclass(frozen=True)
 class Format:
-    """An input format. Either `parser` or `read` is set.
-
-    Attributes
-    ----------
-    name : str
-    endings : tuple of str
-        File name endings, without that of a compression.
-    parser : function, optional
-        ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends.
-    read : function, optional
-        ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`.
-    reasons : tuple of str
-        Error messages of the parser, by code.
-    is_hashed : bool
-        Whether features have names that are hashed to ids.
-    is_stream : bool
-        Whether it is read sequentially, so that pipes and compressed files work.
-    memory : int
-        Bytes that the library for this format needs.
-    """
+    """An input format. Either `parser` or `read` is set."""
 
     name: str
-    endings: tuple[str, ...]
+    endings: tuple[str, ...]  # file name endings, without that of a compression
+    # ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends
     parser: Callable[[InputOptions], TextParser] | None = None
+    # ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`
     read: Reader | None = None
-    reasons: tuple[str, ...] = REASONS
-    is_hashed: bool = False
+    reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
+    is_hashed: bool = False  # whether features have names that are hashed to ids
+    # whether it is read sequentially, so that pipes and compressed files work
     is_stream: bool = True
-    memory: int = 0
+    memory: int = 0  # bytes that the library for this format needs
 
 
 def _libsvm_parser(options: InputOptions) -> TextParser:
@@ -134,11 +118,8 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
         The format is unknown.
     """
     options = with_hash_bits(options)
-    if options.format is not None and options.format not in FORMATS:
-        raise SettingsError(
-            f"unknown format {options.format!r}; expected one of {', '.join(FORMATS)}"
-            f"{nearest(options.format, FORMATS)}"
-        )
+    if options.format is not None:
+        refuse_unknown("format", options.format, FORMATS)
     sources = _group(expand_names(names), options.format)
     for source in sources:
         found = FORMATS[source.format]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["DIRECT_LIMIT", "IdTable", "count_codes", "drop_unknown"]
+__all__ = ["DIRECT_LIMIT", "IdTable"]
 
 DIRECT_LIMIT = 1 << 24  # at most 64 MB of codes
 
@@ -149,43 +149,3 @@ class IdTable:
                 self._direct = direct
         elif 2 * self._n >= len(self._slots):
             self._resize_hash(4 * self._n)
-
-
-def count_codes(codes: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], most: int) -> None:
-    """Add one to the count of each code, up to `most`.
-
-    Parameters
-    ----------
-    codes : ndarray, shape (n,), int32, none negative
-    counts : ndarray, shape (more than the largest code,), int32, changed in place
-    most : int
-        At most 2^31 - 1.
-    """
-    kernels.count(codes, counts, most)
-
-
-def drop_unknown(
-    indptr: npt.NDArray[np.int64],
-    codes: npt.NDArray[np.int32],
-    values: npt.NDArray[np.floating] | None,
-) -> tuple[int, bool]:
-    """Remove nonzeros without a code; rows that lose all their nonzeros stay.
-
-    Parameters
-    ----------
-    indptr : ndarray, shape (n_rows + 1,), int64, changed in place
-        Begins with 0.
-    codes : ndarray, shape (nnz,), int32, changed in place
-        -1 for nonzeros to remove.
-    values : ndarray, shape (nnz,), float32 or float64, changed in place, or None
-        None if all values are 1.
-
-    Returns
-    -------
-    n : int
-        Number of nonzeros left, at the beginning of `codes` and `values`.
-    ones : bool
-        Whether all their values are 1.
-    """
-    n, ones = kernels.drop_unknown(indptr, codes, values)
-    return n, bool(ones)

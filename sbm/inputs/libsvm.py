@@ -16,6 +16,7 @@ from sbm.compiled import load
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
+    TOO_LARGE,
     Arrays,
     Counts,
     ParsedText,
@@ -38,10 +39,7 @@ REASONS = (
     "found feature id {token}; the largest allowed id is 9223372036854775807",
     "found {token} without a value; a feature is written as id:value",
     "found {token} where a decimal number is expected",
-    (
-        "found {token}, too large for the value type (limit: float64 1.79e308, "
-        "float32 3.4e38; see --dtype)"
-    ),
+    "found {token}, " + TOO_LARGE,
     "found feature id {token} twice; each id is allowed once per row",
     "found {token}; qid is allowed once, right after the label, with an integer",
 )

@@ -32,46 +32,26 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """How far a source has been read: a position between two lines.
+    """How far a source has been read: a position between two lines."""
 
-    Attributes
-    ----------
-    text, lines, rows, skipped : int
-        Bytes, lines, rows and invalid lines before the position.
-    tail : bytes
-        The last of these bytes, at most `TAIL`.
-    skip : int
-        Rows after the position that were taken already.
-    """
-
+    # text, lines, rows, skipped: bytes, lines, rows and invalid lines before the position
     text: int = 0
     lines: int = 0
     rows: int = 0
     skipped: int = 0
-    tail: bytes = b""
-    skip: int = 0
+    tail: bytes = b""  # the last of these bytes, at most `TAIL`
+    skip: int = 0  # rows after the position that were taken already
 
 
 @dataclass
 class Patience:
-    """How long to wait for text.
+    """How long to wait for text."""
 
-    Attributes
-    ----------
-    follow : bool
-        Wait for more text at the end of the last file.
-    idle_timeout : float, optional
-        Seconds without text after which to stop. Default: wait forever.
-    is_over : callable
-        Returns whether to stop now.
-    gave_up : bool
-        Whether waiting stopped before the end of the text.
-    """
-
-    follow: bool = False
+    follow: bool = False  # wait for more text at the end of the last file
+    # seconds without text after which to stop. Default: wait forever.
     idle_timeout: float | None = None
-    is_over: Callable[[], bool] = lambda: False
-    gave_up: bool = False
+    is_over: Callable[[], bool] = lambda: False  # returns whether to stop now
+    gave_up: bool = False  # whether waiting stopped before the end of the text
     _last: float = field(default_factory=time.monotonic, init=False)
 
     def came(self) -> None:
@@ -106,9 +86,6 @@ class LiveFile:
 
     Parameters
     ----------
-    file : unbuffered binary file
-    name : str
-    patience : Patience
     follow : bool
         Wait for more text at the end of a file, unless it was renamed or truncated.
 
@@ -217,12 +194,10 @@ def go_to(
 
     Parameters
     ----------
-    place : SourceProgress
     stream : Readable
         At its beginning.
     name : str
         For error messages.
-    patience : Patience
     file : binary file, optional
         The same stream, if it is seekable.
 

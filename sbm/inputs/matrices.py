@@ -26,7 +26,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
-from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, ParsedText
+from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.units import format_number
 
@@ -57,37 +57,23 @@ class Sliced(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of a source, before checks.
+    """Consecutive rows of a source, before checks."""
 
-    Attributes
-    ----------
-    labels : ndarray, shape (n_rows,), numbers
-    indptr : ndarray, shape (n_rows + 1,), integers that do not decrease
-        Row k has the nonzeros ``indptr[k]`` to ``indptr[k + 1]``.
-    ids, values : Sliced
-        Ids and values of nonzeros, in any order within a row. Each slice is read once, in order.
-        An id that is too large is negative.
-    refused : mapping of int to str
-        Error messages of invalid rows, by position in the batch.
-    size : int
-        Bytes of the source that the rows take; 0 if the reader counts them itself.
-    place : callable, optional
-        ``place(k)`` names row k in messages. Default: the source name and the row number.
-    names : NewNames, optional
-        Names of features, in order of first appearance.
-    weights : ndarray, shape (n_rows,), float64, optional
-        Factor of each row's cost.
-    """
-
-    labels: npt.NDArray[Any]
+    labels: npt.NDArray[Any]  # shape (n_rows,)
+    # shape (n_rows + 1,), integers that do not decrease; row k has the nonzeros ``indptr[k]`` to
+    # ``indptr[k + 1]``
     indptr: npt.NDArray[np.integer]
+    # ids, values: ids and values of nonzeros, in any order within a row. Each slice is read once,
+    # in order. An id that is too large is negative.
     ids: Sliced
     values: Sliced
+    # error messages of invalid rows, by position in the batch
     refused: Mapping[int, str] = field(default_factory=dict)
-    size: int = 0
+    size: int = 0  # bytes of the source that the rows take; 0 if the reader counts them itself
+    # ``place(k)`` names row k in messages. Default: the source name and the row number.
     place: Callable[[int], str] | None = None
-    names: NewNames | None = None
-    weights: Floats | None = None
+    names: NewNames | None = None  # names of features, in order of first appearance
+    weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -95,21 +81,11 @@ Reader = Callable[[Source, str, int], Generator[Batch]]
 
 @dataclass(frozen=True)
 class RowPiece:
-    """Consecutive rows of a source, checked.
+    """Consecutive rows of a source, checked."""
 
-    Attributes
-    ----------
-    parsed : ParsedText
-        The valid rows; `n_lines` counts all rows, `n_errors` the invalid ones.
-    problems : list of str
-        Messages about the first invalid rows, with their place.
-    read : int
-        Bytes of the source read when the piece was complete.
-    """
-
-    parsed: ParsedText
-    problems: list[str]
-    read: int
+    parsed: ParsedText  # the valid rows; `n_lines` counts all rows, `n_errors` the invalid ones
+    problems: list[str]  # messages about the first invalid rows, with their place
+    read: int  # bytes of the source read when the piece was complete
 
 
 class Digest:
@@ -139,10 +115,6 @@ def digested(source: Source, paths: Sequence[Path]) -> Iterator[None]:
         Receives the digest and the bytes read at the end.
     paths : sequence of Path
         Files to hash, one after the other.
-
-    Yields
-    ------
-    None
     """
     is_over = threading.Event()
     with ThreadPoolExecutor(1, "sbm-digest") as pool:
@@ -182,10 +154,7 @@ def _cut_rows(indptr: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
 def refuse_long_row(place: str, nnz: int, largest: int) -> None:
     """Check that a row fits in memory.
 
-    Raises
-    ------
-    DataError
-        The row has more than `largest` nonzeros.
+    Raises `DataError` if the row has more than `largest` nonzeros.
     """
     if nnz > largest:
         raise DataError(
@@ -212,10 +181,6 @@ def read_rows(
         Type of the values.
     largest_row : int
         Maximum number of nonzeros of a row.
-
-    Yields
-    ------
-    RowPiece
 
     Raises
     ------
@@ -313,10 +278,7 @@ def _describe(identity: int, value: float) -> str:
     found = f"found {format_number(value)} as the value of feature {identity}"
     if not np.isfinite(value):
         return f"{found}, but only finite numbers are allowed"
-    return (
-        f"{found}, too large for the value type (limit: float64 1.79e308, float32 3.4e38; "
-        "see --dtype)"
-    )
+    return f"{found}, {TOO_LARGE}"
 
 
 def convert_pieces(
@@ -330,10 +292,7 @@ def convert_pieces(
 ) -> Iterator[tuple[Source, T]]:
     """Convert pieces of rows in threads, and yield them in order; see `convert_sources`.
 
-    Raises
-    ------
-    DataError
-        A row is invalid and `skip` is false.
+    Raises `DataError` if a row is invalid and `skip` is false.
     """
     flight: deque[tuple[RowPiece, Future[T]]] = deque()
     for piece in pieces:
@@ -370,15 +329,13 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     chunks : iterable of (X, y)
     name : str
         Name in the manifest.
-    options : InputOptions
-
-    Returns
-    -------
-    Source
     """
     size = 0
     if isinstance(chunks, Sequence):
-        size = sum(_bytes_of(*_matrix(chunk, k)) for k, chunk in enumerate(chunks))
+        for k, chunk in enumerate(chunks):
+            X, _ = _matrix(chunk, k)
+            nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
+            size += _NONZERO * (int(nnz) + int(X.shape[0]))
     return Source(name, size, chunks=chunks, format="chunks", options=options)
 
 
@@ -395,10 +352,6 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
         (n_rows, any), and y has n_rows labels.
     dtype, largest_row
         As in `read_rows`.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------
@@ -444,11 +397,6 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
     if X.dtype.kind not in _NUMBERS:
         raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
     return X, y
-
-
-def _bytes_of(X: Any, y: Any) -> int:
-    nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
-    return _NONZERO * (int(nnz) + int(X.shape[0]))
 
 
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:

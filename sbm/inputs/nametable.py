@@ -83,10 +83,7 @@ class NameTable:
     def read(self, given: str | Path | Sequence[str]) -> None:
         """Add the names in a file of lines ``ID NAME``, or a sequence of names by column.
 
-        Raises
-        ------
-        DataError
-            The file cannot be read, or a line is invalid.
+        Raises `DataError` if the file cannot be read, or a line is invalid.
         """
         if not isinstance(given, str | Path):
             if not all(isinstance(name, str) for name in given):

@@ -92,10 +92,6 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     dtype, largest_row
         As in `read_rows`.
 
-    Yields
-    ------
-    Batch
-
     Raises
     ------
     DataError

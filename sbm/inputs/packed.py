@@ -116,7 +116,6 @@ def _frames(read: Read, begin: Callable[[], Any], padding: bytes = b"") -> Itera
 
     Parameters
     ----------
-    read : callable
     begin : callable
         Returns the decompressor of the next frame, as of zlib, bz2 or lzma.
     padding : bytes

@@ -14,8 +14,8 @@ from sbm.errors import SettingsError
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 
 __all__ = [
-    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "InputOptions", "ParsedText",
-    "Room", "TextError", "TextParser", "parse_lines", "token_at",
+    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "TOO_LARGE", "InputOptions",
+    "ParsedText", "Room", "TextError", "TextParser", "parse_lines", "token_at",
 ]  # fmt: skip
 
 
@@ -27,45 +27,22 @@ LABELS = {True: 0, None: 1, False: 2}  # `InputOptions.labels` as the kernels en
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Options for reading inputs; None means not set.
+    """Options for reading inputs; None means not set."""
 
-    Attributes
-    ----------
-    format : str, optional
-        Format of all inputs. Default: from each file name.
-    hash_bits : int, optional
-        Number of bits of hashed feature names.
-    label : str, optional
-        Column of a table that holds the labels.
-    categorical : tuple of str, optional
-        Columns of a table whose cells are words, even if they look like numbers.
-    weight : str, optional
-        Column of a table that holds the weights of rows.
-    exclude : tuple of str
-        Columns of a table that are not read.
-    labels : bool, optional
-        True: every row needs a label. None: the label of a row without one is nan. False: labels
-        are ignored and need not be numbers.
-    columns : tuple of str
-        Columns of the tables read before, without the label column.
-    names : NameTable, optional
-        Receives the names of features; None to drop them.
-    words : LabelWords
-        How labels become numbers.
-    kinds : dict of str to bool
-        Whether each column of the tables read so far holds only words.
-    """
-
-    format: str | None = None
-    hash_bits: int | None = None
-    label: str | None = None
+    format: str | None = None  # format of all inputs. Default: from each file name.
+    hash_bits: int | None = None  # number of bits of hashed feature names
+    label: str | None = None  # column of a table that holds the labels
+    # columns of a table whose cells are words, even if they look like numbers
     categorical: tuple[str, ...] | None = None
-    weight: str | None = None
-    exclude: tuple[str, ...] = ()
+    weight: str | None = None  # column of a table that holds the weights of rows
+    exclude: tuple[str, ...] = ()  # columns of a table that are not read
+    # True: every row needs a label. None: the label of a row without one is nan. False: labels are
+    # ignored and need not be numbers.
     labels: bool | None = True
-    columns: tuple[str, ...] = ()
-    names: NameTable | None = None
-    words: LabelWords = field(default_factory=LabelWords)
+    columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
+    names: NameTable | None = None  # receives the names of features; None to drop them
+    words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
+    # whether each column of the tables read so far holds only words
     kinds: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,26 +116,19 @@ LARGEST_VALUE = {
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
 
+# End of the message about such a value.
+TOO_LARGE = "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
+
 SPARE = 66  # bytes after the text: two newlines, and 64 that are read but ignored
 
 
 @dataclass(frozen=True)
 class TextError:
-    """An invalid line.
+    """An invalid line."""
 
-    Attributes
-    ----------
-    line : int
-        Line number within the parsed text, from 1.
-    code : int
-        Index into the error messages of the format.
-    token : str
-        The invalid part of the line, shortened to 40 characters.
-    """
-
-    line: int
-    code: int
-    token: str
+    line: int  # line number within the parsed text, from 1
+    code: int  # index into the error messages of the format
+    token: str  # the invalid part of the line, shortened to 40 characters
 
     def explain(self, reasons: Sequence[str]) -> str:
         """Return the error message, with `reasons` the messages of the format."""
@@ -169,37 +139,17 @@ class TextError:
 
 @dataclass(frozen=True)
 class ParsedText:
-    """The rows of a piece of text, with the ids of the text.
+    """The rows of a piece of text, with the ids of the text."""
 
-    Attributes
-    ----------
-    labels : ndarray, shape (n_rows,), float64
-        nan if the row has no label.
-    indptr : ndarray, shape (n_rows + 1,), int64
-    ids : ndarray, shape (nnz,), int64
-        Feature ids, strictly increasing within a row.
-    values : ndarray, shape (nnz,), float32 or float64, or None
-        None when every value is 1.
-    n_lines : int
-        Lines read, including empty and invalid ones.
-    errors : list of TextError
-        The first invalid lines.
-    n_errors : int
-        Number of invalid lines.
-    names : NewNames, optional
-        Names of features that may be new.
-    weights : ndarray, shape (n_rows,), float64, or None
-        Factor of each row's cost; None when every factor is 1.
-    """
-
-    labels: npt.NDArray[np.float64]
-    indptr: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
-    values: npt.NDArray[np.floating] | None
-    n_lines: int
-    errors: list[TextError]
-    n_errors: int
-    names: NewNames | None = None
+    labels: npt.NDArray[np.float64]  # shape (n_rows,); nan if the row has no label
+    indptr: npt.NDArray[np.int64]  # shape (n_rows + 1,)
+    ids: npt.NDArray[np.int64]  # shape (nnz,); feature ids, strictly increasing within a row
+    values: npt.NDArray[np.floating] | None  # shape (nnz,); None when every value is 1
+    n_lines: int  # lines read, including empty and invalid ones
+    errors: list[TextError]  # the first invalid lines
+    n_errors: int  # number of invalid lines
+    names: NewNames | None = None  # names of features that may be new
+    # shape (n_rows,); factor of each row's cost; None when every factor is 1
     weights: npt.NDArray[np.float64] | None = None
 
     def copy(self) -> ParsedText:
@@ -267,10 +217,6 @@ def parse_lines(
         (rows, nonzeros, lines, whether all values are 1, invalid lines).
     describe : callable
         Converts a row of `errors` to a `TextError`, given the text.
-
-    Returns
-    -------
-    ParsedText
     """
     if size and text[size - 1] != 10:
         text[size] = 10

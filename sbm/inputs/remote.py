@@ -60,10 +60,7 @@ def _first_line(error: BaseException) -> str:
 def _insist(url: str, call: Any, *arguments: Any) -> Any:
     """Call a function of fsspec until it succeeds.
 
-    Raises
-    ------
-    DataError
-        It failed too often, or the file is missing.
+    Raises `DataError` if it failed too often, or the file is missing.
     """
     wait = _WAIT
     for attempt in range(1, _TRIES + 1):
@@ -94,10 +91,7 @@ def _reason(error: Exception) -> BaseException:
 def find_remote(url: str) -> list[str]:
     """Return the URLs that a URL or glob stands for.
 
-    Raises
-    ------
-    DataError
-        A glob matches nothing.
+    Raises `DataError` if a glob matches nothing.
     """
     fs, path = _file_system(url)
     if "*" not in path:
@@ -111,10 +105,7 @@ def find_remote(url: str) -> list[str]:
 def remote_size(url: str) -> int:
     """Return the bytes of a remote file.
 
-    Raises
-    ------
-    DataError
-        It is missing, or its size is unknown.
+    Raises `DataError` if it is missing, or its size is unknown.
     """
     return _size(*_file_system(url), url)
 
@@ -205,10 +196,7 @@ class RemoteFile(io.RawIOBase):
 def fetch(url: str, ending: str) -> Any:
     """Copy a remote file to a temporary file, which exists as long as the object returned.
 
-    Raises
-    ------
-    DataError
-        The file cannot be read.
+    Raises `DataError` if the file cannot be read.
     """
     copy = tempfile.NamedTemporaryFile(prefix="sbm-", suffix=ending)  # noqa: SIM115  kept open
     with RemoteFile(url) as file:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sbm.errors import DataError
-from sbm.inputs.columns import NO_LABEL, Cells, Columns, as_bytes
+from sbm.inputs.columns import NO_LABEL, NOT_FINITE, Cells, Columns, as_bytes
 from sbm.inputs.matrices import Batch, refuse_long_row
 from sbm.inputs.parsing import LARGEST_VALUE
 from sbm.inputs.text import PIECE, Source, unpacked
@@ -27,7 +27,6 @@ __all__ = ["read_table"]
 _CELLS = 1 << 16  # cells per piece
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all characters of a column of numbers
-_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
 _Record = tuple[int, list[str]]  # number of its first line, and its cells
 
@@ -45,10 +44,6 @@ def read_table(
         As in `read_rows`.
     delimiter : str
         Separator of cells, which may be quoted as in CSV.
-
-    Yields
-    ------
-    Batch
 
     Raises
     ------
@@ -155,7 +150,7 @@ def _batch(columns: Columns, records: list[_Record], name: str, limit: float) ->
 def _begins_with_word(column: Sequence[str]) -> bool | None:
     """Whether the first label is a word; None if there is no label."""
     first = next((cell for cell in column if cell.strip() not in NO_LABEL), None)
-    return None if first is None else not (_NUMBER.fullmatch(first) or _NOT_FINITE.fullmatch(first))
+    return None if first is None else not (_NUMBER.fullmatch(first) or NOT_FINITE.fullmatch(first))
 
 
 def _read(column: Sequence[str], is_text: bool) -> Cells:

@@ -37,7 +37,7 @@ from sbm.units import format_size
 
 __all__ = [
     "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
-    "holds_tables", "one_ahead", "parse_sources", "size_of", "unpacked",
+    "holds_tables", "one_ahead", "size_of", "unpacked",
 ]  # fmt: skip
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -49,71 +49,37 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass
 class Source:
-    """An input and the progress of reading it.
+    """An input and the progress of reading it."""
 
-    Attributes
-    ----------
-    name : str
-        As given on the command line; ``-`` is standard input.
-    size : int
-        Bytes on disk, compressed or not; 0 if unknown.
-    read, parsed : int
-        Bytes on disk read so far, and those covered by the pieces yielded.
-    done, before : SourceProgress
-        Positions after and before the piece yielded last. If `done` is set before reading, reading
-        starts there.
-    sha256 : str
-        Digest of the bytes on disk, set when the end is reached.
-    problems : list of str
-        Messages about the first invalid lines.
-    is_open : bool
-        Whether the last line has no line end.
-    was_replaced : bool
-        Whether a followed file has been replaced by another one.
-    chunks : iterable of (matrix, labels), or None
-        Rows in memory, instead of a file; see `sbm.inputs.matrices`.
-    format : str
-        A key of `FORMATS` (`sbm/inputs/formats.py`).
-    options : InputOptions
-    is_sparse : bool
-        Whether a file of records holds lists of feature ids.
-    reader_bytes : int
-        Bytes that its reader holds in memory, besides those of the format.
-    copy : temporary file, or None
-        Local copy of a remote file.
-    window : int
-        Bytes that a decompressor may take for its window.
-    columns, categorical : list of str
-        Columns of a table that are features, and those of them that hold only words.
-    more : bytes
-        Names of further files that are read as one text with the first, separated by zeros.
-    now : str
-        The one of these files that is read.
-    ends : array of int
-        Lines up to the end of each of these files.
-    """
-
-    name: str
-    size: int = 0
+    name: str  # as given on the command line; ``-`` is standard input
+    size: int = 0  # bytes on disk, compressed or not; 0 if unknown
+    # read, parsed: bytes on disk read so far, and those covered by the pieces yielded
     read: int = 0
     parsed: int = 0
+    # done, before: positions after and before the piece yielded last. If `done` is set before
+    # reading, reading starts there.
     done: SourceProgress = field(default_factory=SourceProgress)
     before: SourceProgress = field(default_factory=SourceProgress)
-    sha256: str = ""
-    problems: list[str] = field(default_factory=list)
-    is_open: bool = False
-    was_replaced: bool = False
+    sha256: str = ""  # digest of the bytes on disk, set when the end is reached
+    problems: list[str] = field(default_factory=list)  # messages about the first invalid lines
+    is_open: bool = False  # whether the last line has no line end
+    was_replaced: bool = False  # whether a followed file has been replaced by another one
+    # rows in memory, instead of a file; see `sbm.inputs.matrices`
     chunks: Iterable[Any] | None = None
-    format: str = "libsvm"
+    format: str = "libsvm"  # a key of `FORMATS` (`sbm/inputs/formats.py`)
     options: InputOptions = field(default_factory=InputOptions)
-    is_sparse: bool = False
-    reader_bytes: int = 0
-    copy: Any = None
-    window: int = USUAL
+    is_sparse: bool = False  # whether a file of records holds lists of feature ids
+    reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
+    copy: Any = None  # local copy of a remote file
+    window: int = USUAL  # bytes that a decompressor may take for its window
+    # columns, categorical: columns of a table that are features, and those of them that hold only
+    # words
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
+    # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
-    now: str = ""
+    now: str = ""  # the one of these files that is read
+    # lines up to the end of each of these files
     ends: "array[int]" = field(default_factory=lambda: array("q"))
 
     @property
@@ -191,10 +157,7 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
 
     A folder stands for the Parquet and Feather files in it.
 
-    Raises
-    ------
-    DataError
-        A file is missing, or a pattern or folder has no files.
+    Raises `DataError` if a file is missing, or a pattern or folder has no files.
     """
     found = []
     for name in map(str, inputs):
@@ -223,10 +186,7 @@ def holds_tables(path: Path) -> bool:
 def _files_in(folder: str) -> list[str]:
     """Return the tables in a folder and its subfolders, in the order of their names.
 
-    Raises
-    ------
-    DataError
-        There are none.
+    Raises `DataError` if there are none.
     """
     names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
@@ -716,10 +676,3 @@ def _take(
 
 
 _TORN = " (the last line has no line end, so the text may be truncated)"
-
-
-def parse_sources(
-    sources: Sequence[Source], pool: ThreadPoolExecutor, *, ahead: int, **options: Any
-) -> Iterator[tuple[Source, ParsedText]]:
-    """Yield parsed pieces without conversion; see `convert_sources`."""
-    return convert_sources(sources, pool, ParsedText.copy, ahead=ahead, **options)

@@ -26,6 +26,7 @@ from sbm.inputs.nametable import NameTable, NewNames
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
+    TOO_LARGE,
     Arrays,
     Counts,
     InputOptions,
@@ -51,10 +52,7 @@ REASONS = (
     "found importance {token}; it must be a number of at least 0",
     "found base {token}, but bases are not supported; remove it",
     "found {token} where a decimal number is expected",
-    (
-        "found {token}, too large for the value type (limit: float64 1.79e308, "
-        "float32 3.4e38; see --dtype)"
-    ),
+    "found {token}, " + TOO_LARGE,
     "found {token} without a bar; expected a Vowpal Wabbit line like 1 |f name:value",
     "found {token} where a name is expected, as in 1 |f name:value",
 )
@@ -161,7 +159,6 @@ def hash_names(names: Sequence[bytes], hash_bits: int) -> npt.NDArray[np.int64]:
 
     Parameters
     ----------
-    names : sequence of bytes
     hash_bits : int
         1 to 32.
 

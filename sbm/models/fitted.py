@@ -49,7 +49,6 @@ def coefficients(
 
     Parameters
     ----------
-    model : Model
     n_features : int, optional
         Default: one more than the largest id.
 

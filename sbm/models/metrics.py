@@ -23,23 +23,14 @@ _PENDING = 1 << 20  # pairs of classes kept before they are merged into the coun
 
 @dataclass(frozen=True)
 class Confusion:
-    """Sparse confusion matrix: row counts by true and predicted label.
+    """Sparse confusion matrix: row counts by true and predicted label."""
 
-    Attributes
-    ----------
-    labels : list of float
-        Labels of the model, ascending.
-    true, predicted : ndarray, shape (n_pairs,), int64
-        Positions in `labels`, in ascending order of true, then predicted. In `true`,
-        ``len(labels)`` stands for all labels that the model does not know.
-    counts : ndarray, shape (n_pairs,), int64
-        Rows of each pair, above 0.
-    """
-
-    labels: Sequence[float | str]
+    labels: Sequence[float | str]  # labels of the model, ascending
+    # true, predicted: shape (n_pairs,); positions in `labels`, in ascending order of true, then
+    # predicted. In `true`, ``len(labels)`` stands for all labels that the model does not know.
     true: npt.NDArray[np.int64]
     predicted: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]  # shape (n_pairs,); rows of each pair, above 0
 
     @property
     def rows(self) -> int:

@@ -13,6 +13,7 @@ from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.names import Names
 from sbm.store import container
+from sbm.store.files import require_place
 from sbm.units import format_number
 
 __all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
@@ -49,17 +50,12 @@ def parts(n: int, n_outputs: int) -> Iterator[slice]:
 def check_output(path: Path) -> None:
     """Check that a model can be written to a path.
 
-    Raises
-    ------
-    StoreError
-        If the path is a folder or another file than an sbm file, or its folder does not exist.
+    Raises `StoreError` if the path is a folder or another file than an sbm file, or its folder does
+    not exist.
     """
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; give a file name for the model with -o")
+    require_place(path)
     if path.exists() and not container.is_container(path):
         raise StoreError(f"{path} exists and is not a model; choose another name with -o")
-    if not path.parent.is_dir():
-        raise StoreError(f"{path.parent} is not a folder; create it or choose another with -o")
 
 
 @dataclass
@@ -329,7 +325,7 @@ class Model:
         """Return the arrays of the file that hold the nonzero weights."""
         outputs = self.W.shape[1]
         n_weights = int(np.count_nonzero(self.W))
-        kind = _column_type(outputs)
+        kind = "|u1" if outputs < 1 << 8 else "<u2" if outputs < 1 << 16 else "<i4"
         size = np.dtype(kind).itemsize
 
         def rows() -> Iterator[npt.NDArray[np.float64]]:
@@ -577,11 +573,6 @@ def _is_number(x: Any) -> bool:
 def _is_source(source: Any) -> bool:
     counts = [source.get(key, 0) for key in ("rows", "skipped", "bytes")]
     return isinstance(source["name"], str) and all(type(n) is int and n >= 0 for n in counts)
-
-
-def _column_type(n_outputs: int) -> str:
-    """Return the smallest integer type for column numbers."""
-    return "|u1" if n_outputs < 1 << 8 else "<u2" if n_outputs < 1 << 16 else "<i4"
 
 
 def _spread(arrays: dict[str, Any]) -> npt.NDArray[np.float64]:

@@ -256,10 +256,8 @@ class Scored(Protocol):
 def check_probabilities(model: Scored) -> None:
     """Check that a model has probabilities.
 
-    Raises
-    ------
-    SettingsError
-        If it is a regression model, or has neither ``log_loss`` nor a valid calibration.
+    Raises `SettingsError` if it is a regression model, or has neither ``log_loss`` nor a valid
+    calibration.
     """
     if not model.labels:
         raise SettingsError(
@@ -312,7 +310,6 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
 
     Parameters
     ----------
-    model : Model, or another object with its labels, W and info
     scores : ndarray, shape (n,) or (n, n_outputs), float64
         As returned by `Model.decision_function`. NaN counts as the lowest value.
 

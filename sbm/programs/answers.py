@@ -215,7 +215,6 @@ def sources_of(
 
     Parameters
     ----------
-    data : str or Path
     names : dict or None
         Options for feature names, from the model; see `names_record`.
     kind : str, optional
@@ -224,10 +223,6 @@ def sources_of(
         As in `InputOptions`.
     words : dict of str to float, optional
         Labels of the model that are words, and their numbers.
-
-    Returns
-    -------
-    list of Source or None
 
     Raises
     ------
@@ -267,7 +262,6 @@ def read_batches(
 
     Parameters
     ----------
-    data : str or Path
     sources : list of Source or None
         As returned by `sources_of`.
     table : IdTable
@@ -276,7 +270,6 @@ def read_batches(
         Decision values per row; a batch has at most `SCORES` of them.
     threads : int
         Threads for parsing.
-    progress : Progress
     in_order : bool
         Yield the rows of a store in the order of its text, which takes as much memory as a batch of
         its split; else block by block.
@@ -325,35 +318,25 @@ def _store_batches(
 ) -> Iterator[_Batch]:
     """Decode a store a few chunks at a time and translate its feature indices."""
     with telling_change(folder):
-        yield from _chunk_batches(BlockStore(folder), table, progress, in_order)
-
-
-def _chunk_batches(
-    store: BlockStore, table: IdTable, progress: Progress, in_order: bool
-) -> Iterator[_Batch]:
-    translate = table.find(store.read_feature_ids())
-    progress.start("predict", store.n_rows, "rows")
-    done = 0
-    for chunks, order in text_order(store) if in_order else _block_order(store):
-        n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-        rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
-        y, begins = np.asarray(rows.y, np.float64), rows.starts
-        ends = begins + rows.lengths
-        if order is not None:
-            y, begins, ends = y[order], begins[order], ends[order]
-        yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
-        done += n
-        progress.advance(done, rows=done)
-    progress.finish()
+        store, done = BlockStore(folder), 0
+        translate = table.find(store.read_feature_ids())
+        progress.start("predict", store.n_rows, "rows")
+        as_stored: Iterator[_Read] = (([c], None) for c in itertools.chain(*store.chunks))
+        for chunks, order in text_order(store) if in_order else as_stored:
+            n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+            rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
+            y, begins = np.asarray(rows.y, np.float64), rows.starts
+            ends = begins + rows.lengths
+            if order is not None:
+                y, begins, ends = y[order], begins[order], ends[order]
+            yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
+            done += n
+            progress.advance(done, rows=done)
+        progress.finish()
 
 
 # Chunks that are read together, and the order of their rows (None: as stored).
 _Read = tuple[list[Chunk], npt.NDArray[np.int64] | None]
-
-
-def _block_order(store: BlockStore) -> Iterator[_Read]:
-    for chunk in itertools.chain(*store.chunks):
-        yield [chunk], None
 
 
 def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.int64]]]:

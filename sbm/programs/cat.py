@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, require_path
+from sbm.errors import require_path
 from sbm.inputs.arrow import ARROW, SparseRows, write_rows
 from sbm.programs.answers import text_order
 from sbm.programs.predict import opened
 from sbm.rows import Arena
-from sbm.settings import nearest
+from sbm.settings import refuse_unknown
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import format_number
 
@@ -67,19 +67,16 @@ def cat(
     require_path(store, "the store")
     for path in (output, *([] if names is None else [names])):
         require_path(path, "the output")
-    if format not in FORMATS:
-        raise SettingsError(
-            f"unknown format {format!r}; expected one of {', '.join(FORMATS)}"
-            f"{nearest(format, FORMATS)}"
-        )
+    refuse_unknown("format", format, FORMATS)
     opened_store = BlockStore(store)
     require_whole(opened_store)
     progress = Progress.of(progress)
-    rows = _Rows(opened_store, progress)
+    rows = _batches(opened_store, progress)
     with opened(output) as file:
         assert file is not None
         if format == "libsvm":
-            file.writelines(map(_Formatter(opened_store).text, rows))
+            dtype = np.dtype(opened_store.manifest["dtype"])
+            file.writelines(_text(some, dtype) for some in rows)
         else:
             write_rows(rows, file, format, str(store), opened_store.value_type)
     if names is not None:
@@ -94,66 +91,57 @@ def cat(
     }  # fmt: skip
 
 
-class _Rows:
-    """The rows of a store in the order of its sources, in batches of about `_NNZ` nonzeros."""
-
-    def __init__(self, store: BlockStore, progress: Progress) -> None:
-        self._store, self._progress = store, progress
-        self._ids = store.read_feature_ids()
-
-    def __iter__(self) -> Iterator[SparseRows]:
-        store, done = self._store, 0
-        self._progress.start("cat", store.n_rows, "rows")
-        words = dict(zip(store.labels or [], store.label_names, strict=False))
-        for chunks, order in text_order(store):
-            n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-            arena = Arena.of(nnz, store.value_type)
-            rows = store.read(chunks, arena.room(n, "float64", store.has_weights), 0)
-            chosen = rows.take(order)
-            ends = np.cumsum(chosen.lengths, dtype=np.int64)
-            first = 0
-            while first < n:
-                begin = ends[first - 1] if first else 0
-                last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
-                some = chosen.part(first, last - first)
-                places = np.repeat(
-                    some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
-                    some.lengths,
-                ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
-                y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
-                yield SparseRows(
-                    [words[label] for label in y.tolist()] if words else y,
-                    y, some.lengths, self._ids[rows.indices[places]],
-                    None if rows.values is None else rows.values[places], some.weights,
-                )  # fmt: skip
-                first = last
-            done += n
-            self._progress.advance(done, rows=done)
-        self._progress.finish()
+def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
+    """Yield the rows of a store in the order of its sources, about `_NNZ` nonzeros at a time."""
+    ids, done = store.read_feature_ids(), 0
+    progress.start("cat", store.n_rows, "rows")
+    words = dict(zip(store.labels or [], store.label_names, strict=False))
+    for chunks, order in text_order(store):
+        n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
+        arena = Arena.of(nnz, store.value_type)
+        rows = store.read(chunks, arena.room(n, "float64", store.has_weights), 0)
+        chosen = rows.take(order)
+        ends = np.cumsum(chosen.lengths, dtype=np.int64)
+        first = 0
+        while first < n:
+            begin = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
+            some = chosen.part(first, last - first)
+            places = np.repeat(
+                some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
+                some.lengths,
+            ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
+            y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
+            yield SparseRows(
+                [words[label] for label in y.tolist()] if words else y,
+                y, some.lengths, ids[rows.indices[places]],
+                None if rows.values is None else rows.values[places], some.weights,
+            )  # fmt: skip
+            first = last
+        done += n
+        progress.advance(done, rows=done)
+    progress.finish()
 
 
-class _Formatter:
-    """Formats rows as LIBSVM text; each distinct id and value of a batch once."""
+def _text(rows: SparseRows, dtype: np.dtype[Any]) -> bytes:
+    """Format rows as LIBSVM text, each distinct id and value once.
 
-    def __init__(self, store: BlockStore) -> None:
-        self._dtype = np.dtype(store.manifest["dtype"])
+    A value is the shortest decimal that reads back as the same one of the store's type.
+    """
 
-    def text(self, rows: SparseRows) -> bytes:
-        """Return the lines of some rows."""
-        tokens = _spread(rows.ids, lambda identity: f" {identity}:")
-        values: Any = "1" if rows.values is None else _spread(rows.values, self._value)
-        words = (tokens + values).tolist()
-        labels = _spread(rows.numbers, format_number).tolist()
-        lines, begin = [], 0
-        for label, end in zip(labels, np.cumsum(rows.lengths).tolist(), strict=True):
-            lines.append(label + "".join(words[begin:end]) + "\n")
-            begin = end
-        return "".join(lines).encode()
+    def form(value: float) -> str:
+        text = str(dtype.type(value)).removesuffix(".0")
+        return text if dtype.type(float(text)) == value else repr(value)
 
-    def _value(self, value: float) -> str:
-        """Return the shortest decimal that reads back as the same value of the store's type."""
-        text = str(self._dtype.type(value)).removesuffix(".0")
-        return text if self._dtype.type(float(text)) == value else repr(value)
+    tokens = _spread(rows.ids, lambda identity: f" {identity}:")
+    values: Any = "1" if rows.values is None else _spread(rows.values, form)
+    words = (tokens + values).tolist()
+    labels = _spread(rows.numbers, format_number).tolist()
+    lines, begin = [], 0
+    for label, end in zip(labels, np.cumsum(rows.lengths).tolist(), strict=True):
+        lines.append(label + "".join(words[begin:end]) + "\n")
+        begin = end
+    return "".join(lines).encode()
 
 
 def _spread(numbers: npt.NDArray[Any], form: Callable[[Any], str]) -> npt.NDArray[np.object_]:

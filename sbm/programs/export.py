@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError, require_path
-from sbm.models.liblinear import load_model
+from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
 from sbm.programs.answers import check_input
 from sbm.programs.predict import is_same_file, predict
-from sbm.settings import nearest
+from sbm.settings import refuse_unknown
 from sbm.store import container
-from sbm.store.files import open_atomically, write_atomically
+from sbm.store.files import open_atomically, require_place, write_atomically
 
 __all__ = ["FORMATS", "export"]
 
@@ -66,7 +66,8 @@ def export(
     StoreError
         The model cannot be read, the format cannot hold it, or the output cannot be written.
     """
-    write, ending = _find_format(format)
+    refuse_unknown("format", format, FORMATS)
+    write, ending = FORMATS[format]
     _check_options(prune, test)
     if not isinstance(model, Model):
         require_path(model, "the model")
@@ -124,10 +125,7 @@ def _check_output(output: Path, format_name: str, inputs: list[Any]) -> None:
             raise SettingsError(
                 f"the output {output} would replace an input; choose another name with -o"
             )
-    if output.is_dir():
-        raise StoreError(f"{output} is a folder; give a file name with -o")
-    if not output.parent.is_dir():
-        raise StoreError(f"{output.parent} is not a folder; create it, or use another with -o")
+    require_place(output)
     if output.exists() and not _holds(output, format_name):
         raise StoreError(
             f"{output} exists and is not a {format_name} model; choose another name with -o"
@@ -207,12 +205,6 @@ def _compare(
 # ------------------------------------------------------------------------------------- formats
 
 
-def _write_liblinear(model: Model, path: Path, name: str) -> int:
-    from sbm.models.liblinear import write_model
-
-    return write_model(model, path, name)
-
-
 def _write_npz(model: Model, path: Path, name: str) -> int:
     """Write a compressed archive of NumPy arrays; loads without pickle."""
     with open_atomically(path) as file:
@@ -260,22 +252,10 @@ def _names_by_id(model: Model) -> dict[str, str]:
     return {str(i): name for i, name in zip(ids, model.names or [], strict=True) if name}
 
 
-def _write_sbm(model: Model, path: Path, name: str) -> int:
-    return model.save(path)
-
-
 # By format: the function that writes it, and the ending of its files.
 FORMATS: dict[str, tuple[Callable[[Model, Path, str], int], str]] = {
-    "liblinear": (_write_liblinear, ".liblinear.model"),
+    "liblinear": (write_model, ".liblinear.model"),
     "npz": (_write_npz, ".npz"),
     "json": (_write_json, ".json"),
-    "sbm": (_write_sbm, ".sbm.model"),
+    "sbm": (lambda model, path, name: model.save(path), ".sbm.model"),
 }
-
-
-def _find_format(name: str) -> tuple[Callable[[Model, Path, str], int], str]:
-    if name not in FORMATS:
-        raise SettingsError(
-            f"unknown format {name!r}; expected one of {', '.join(FORMATS)}{nearest(name, FORMATS)}"
-        )
-    return FORMATS[name]

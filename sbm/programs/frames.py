@@ -4,7 +4,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.arrow import frame_source, read_arrow
@@ -50,7 +49,9 @@ def matrix_of(model: Model, frame: Any) -> Any:
             raise DataError(piece.problems[0])
         rows = piece.parsed
         ids.append(rows.ids)
-        values.append(_values(rows.values, len(rows.ids)))
+        values.append(
+            np.ones(len(rows.ids)) if rows.values is None else np.asarray(rows.values, np.float64)
+        )
         lengths.append(np.diff(rows.indptr))
     for warning in other_columns([source]):
         warnings.warn(warning, stacklevel=4)
@@ -58,10 +59,6 @@ def matrix_of(model: Model, frame: Any) -> Any:
     shape = (sum(map(len, lengths)) - 1, int(columns.max(initial=0)) + 1)
     ends = np.cumsum(np.concatenate(lengths))
     return csr_matrix((np.concatenate(values), columns, ends), shape=shape)
-
-
-def _values(values: npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.float64]:
-    return np.ones(n) if values is None else values.astype(np.float64, copy=False)
 
 
 FRAMES["matrix"] = matrix_of

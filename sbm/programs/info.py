@@ -11,7 +11,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
-from sbm.rows import Arena, Rows
+from sbm.rows import Arena
 from sbm.store.blocks import (
     MANIFEST,
     NONZERO_BYTES,
@@ -75,7 +75,8 @@ def _store(path: Path) -> dict[str, Any]:
         "block_rows": [b["rows"] for b in store.manifest["blocks"]],
         "bytes": size,
         "bits_per_nonzero": 8 * size / store.nnz if store.nnz else 0.0,
-        "memory_bytes": _memory(store),
+        # What all rows would take in memory.
+        "memory_bytes": store.nnz * NONZERO_BYTES[store.value_type] + 16 * store.n_rows,
         "labels": labels,
         "names_bytes": store.names_bytes,
         "sources": [
@@ -105,11 +106,6 @@ def _shard(store: BlockStore) -> dict[str, Any]:
         return {}
     facts = {"number": shard.number, "of": shard.of, "here": here, "blocks": store.n_blocks}
     return {"shard": facts}
-
-
-def _memory(store: BlockStore) -> int:
-    """Return the bytes that all rows would take in memory."""
-    return store.nnz * NONZERO_BYTES[store.value_type] + 16 * store.n_rows
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -209,7 +205,7 @@ def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
     if len(np.unique(ids)) != len(ids):
         raise StoreError(f"{path}: a feature id occurs twice in the dictionary")
     seen = np.zeros(store.n_features, np.bool_)
-    values_seen = False
+    y_dtype = "float64" if store.labels is None else "int32"
     counts = np.zeros(len(store.labels or []), np.int64)
     rows_read = chunks_read = 0
     here = set(store.blocks_here)
@@ -226,12 +222,16 @@ def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
             )
     progress.start("check", sum(entry["rows"] for entry in entries), "rows")
     for chunk in chunks:
-        rows, codes = _read_chunk(store, chunk)
+        room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype)
+        rows = store.read([chunk], room, 0)
         seen[rows.indices] = True
-        _check_values(store, chunk, rows)
-        values_seen |= rows.values is not None and bool((rows.values != 1).any())
+        if rows.values is not None and not np.isfinite(rows.values).all():
+            raise StoreError(
+                f"{path}: block {chunk.block} at byte {chunk.offset} holds an infinite or nan "
+                "value; split the data again"
+            )
         if store.labels is not None:
-            counts += np.bincount(codes, minlength=len(counts))
+            counts += np.bincount(rows.y, minlength=len(counts))
         rows_read += len(rows)
         chunks_read += 1
         progress.advance(rows_read, rows=rows_read)
@@ -255,19 +255,3 @@ def _adds_up(store: BlockStore, rows: int, counts: npt.NDArray[np.int64]) -> boo
     nnz = sum(chunk.nnz for block in store.chunks for chunk in block)
     counted = rows == store.n_rows and nnz == store.nnz
     return counted and (not labels or counts.tolist() == labels["counts"])
-
-
-def _read_chunk(store: BlockStore, chunk: Any) -> tuple[Rows, Any]:
-    """Decode a chunk; return its rows, and class codes or targets."""
-    y_dtype = "float64" if store.labels is None else "int32"
-    room = Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype)
-    rows = store.read([chunk], room, 0)
-    return rows, rows.y
-
-
-def _check_values(store: BlockStore, chunk: Any, rows: Rows) -> None:
-    if rows.values is not None and not np.isfinite(rows.values).all():
-        raise StoreError(
-            f"{store.folder}: block {chunk.block} at byte {chunk.offset} holds an infinite or nan "
-            "value; split the data again"
-        )

@@ -63,42 +63,19 @@ START_SECONDS = 0.3  # to start Python and write the model
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of a training on a sample of the rows.
+    """Result of a training on a sample of the rows."""
 
-    Attributes
-    ----------
-    nnz : int
-        Nonzeros of the sample.
-    passes : float
-        Passes to the tolerance; extrapolated from the gap if the time was up before.
-    seconds_a_pass : float
-        Seconds of a later pass: solving, and waiting for the blocks that are read again.
-    seconds_to_decode : float
-        Seconds that the first pass waits for the blocks that stay decoded.
-    seconds_a_look : float
-        Seconds per certificate.
-    seconds : dict of str to float
-        Seconds by purpose; see `Seconds`.
-    visits_nnz : float
-        Nonzeros visited by the solver.
-    loaded_nnz : float
-        Nonzeros read and decoded.
-    is_done : bool
-        Whether the certified gap reached the tolerance.
-    visits_a_pass : float
-        Visits per row and pass.
-    """
-
-    nnz: int
-    passes: float
+    nnz: int  # nonzeros of the sample
+    passes: float  # passes to the tolerance; extrapolated from the gap if the time was up before
+    # seconds of a later pass: solving, and waiting for the blocks that are read again
     seconds_a_pass: float
-    seconds_to_decode: float
-    seconds_a_look: float
-    seconds: dict[str, float]
-    visits_nnz: float
-    loaded_nnz: float
-    is_done: bool
-    visits_a_pass: float = 1.0
+    seconds_to_decode: float  # seconds that the first pass waits for the blocks that stay decoded
+    seconds_a_look: float  # seconds per certificate
+    seconds: dict[str, float]  # seconds by purpose; see `Seconds`
+    visits_nnz: float  # nonzeros visited by the solver
+    loaded_nnz: float  # nonzeros read and decoded
+    is_done: bool  # whether the certified gap reached the tolerance
+    visits_a_pass: float = 1.0  # visits per row and pass
 
 
 def plan(
@@ -238,7 +215,10 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
     """Return a plan for a share of the chunks of each part, with a proportional cache."""
     if share >= 1:
         return memory
-    parts = [_thinned_part(part, share) for part in memory.parts]
+    step = round(1 / share)  # of the chunks of each part, evenly spaced and at least one
+    parts = [
+        Part(part.pieces, part.chunks[:: min(len(part.chunks), step)]) for part in memory.parts
+    ]
     kept = sum(part.nnz for part in parts) / sum(part.nnz for part in memory.parts)
     return replace(
         memory,
@@ -250,12 +230,6 @@ def _thinned(memory: MemoryPlan, share: float) -> MemoryPlan:
             for name, size in memory.items.items()
         },
     )
-
-
-def _thinned_part(part: Part, share: float) -> Part:
-    """Return a part with a share of the chunks, evenly spaced and at least one."""
-    step = min(len(part.chunks), round(1 / share))
-    return Part(part.pieces, part.chunks[::step])
 
 
 def _try(
@@ -452,9 +426,6 @@ def _foresee(
     ----------
     found : mapping
         The forecast of the dual solver, which needs this number of `passes`.
-    last : Trial
-    passes : float
-    work : Work
     is_first, may_switch : bool
         Whether Newton's method is used from the first pass, or may be used later.
     """

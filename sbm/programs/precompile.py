@@ -143,7 +143,6 @@ def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1)
     ----------
     commands : sequence of str
         As for `sbm.engine.kernels.prepare`.
-    value_type : str
     folder : str
         Empty folder for temporary files.
     workers : int

@@ -11,8 +11,8 @@ from typing import Any
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.reporting.figures import RunFigures, read_run
 from sbm.programs.reporting.page import MARK, MOST_RUNS, first_charts, to_html
-from sbm.programs.reporting.picture import check_output, check_picture, draw_charts
-from sbm.store.files import reading, write_atomically
+from sbm.programs.reporting.picture import check_picture, draw_charts
+from sbm.store.files import reading, require_place, write_atomically
 
 __all__ = ["report"]
 
@@ -99,7 +99,7 @@ def _check_page(page: Path) -> None:
     """Check the page's name, and that an existing file is a report of sbm."""
     if page.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"cannot write a page as {page}; choose a name that ends in .html")
-    check_output(page, "-o")
+    require_place(page)
     if not page.exists():
         return
     is_report = False

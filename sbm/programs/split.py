@@ -30,12 +30,12 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
-from sbm.inputs.nametable import LabelWords, NameTable
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.remote import is_remote
 from sbm.inputs.text import Source, expand_names
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
-from sbm.programs.splitting.options import Reading, SplitOptions, input_options
+from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
     Labels,
@@ -198,10 +198,11 @@ def split(
     MemoryPlanError
         `mem` is too small.
     """
-    how_to_read = input_options(
-        format, hash_bits, label, categorical, weight, exclude, feature_names, names
-    )
-    sources, store = find_sources(inputs, store, append, how_to_read, name)
+    reading = Reading(
+        format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
+        exclude=exclude, feature_names=feature_names, names=names,
+    )  # fmt: skip
+    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
@@ -248,11 +249,8 @@ def read_rows(
     ----------
     inputs
         As in `split`.
-    model : Path
-    reading : Reading
     settings : Settings
         `mem`, `threads` and `seed` apply.
-    progress : Progress
     is_stopped : callable
         Called after each piece of text; if true, `KeyboardInterrupt` is raised.
     rank : int
@@ -417,7 +415,7 @@ class _Filling:
             raise SettingsError(
                 f"{self.target} holds {manifest['dtype']} values; use --dtype {manifest['dtype']}"
             )
-        ids = IdTable(_known_ids(self.folder) if generation else None)
+        ids = IdTable(BlockStore(self.folder).read_feature_ids() if generation else None)
         known = len(ids)
         before = manifest["labels"] or {"values": None, "counts": []}
         labels = Labels(before["values"], before["counts"])
@@ -432,7 +430,9 @@ class _Filling:
             store_files.write_manifest(self.folder, manifest)
         report = _report(self.target, manifest, dealt.blocks, self.sources)
         assert dealt.dealer.writer is not None
-        report |= {"left_out": dealt.left_out, "collisions": _collisions(table)}
+        pairs = [] if table is None else table.collisions
+        report["collisions"] = [[name.decode("utf-8", "replace") for name in p] for p in pairs]
+        report["left_out"] = dealt.left_out
         return report, dealt.dealer.writer
 
     def _deal(self, manifest: dict[str, Any], ids: IdTable, labels: Labels) -> _Dealt:
@@ -505,12 +505,6 @@ def _add_generation(
         manifest["value_type"] = manifest["dtype"]
 
 
-def _collisions(names: NameTable | None) -> list[list[str]]:
-    """Return examples of names that share an id."""
-    pairs = [] if names is None else names.collisions
-    return [[name.decode("utf-8", "replace") for name in pair] for pair in pairs]
-
-
 def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
     return {
         "format": store_files.FORMAT, "version": store_files.VERSION, "rows": 0, "features": 0,
@@ -518,10 +512,6 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
         "labels": {"values": [], "counts": []}, "class_values": None, "blocks": [],
         "generations": [],
     }  # fmt: skip
-
-
-def _known_ids(folder: Path) -> npt.NDArray[np.int64]:
-    return BlockStore(folder).read_feature_ids()
 
 
 def _report(

@@ -179,7 +179,6 @@ def train_ranks(
         Each rank reads all of a text.
     model, settings
         As for `train`.
-    options : TrainOptions, optional
 
     Returns
     -------

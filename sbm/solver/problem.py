@@ -192,7 +192,7 @@ class Problem(_Separable):
     classify : bool
         Whether `y` has class codes instead of targets.
     intercept : bool
-        Whether the weight of the extra feature, whose value is 1, is not regularized.
+        Whether the weight of the extra feature, whose value is 1, is not regularised.
     """
 
     loss: Loss

@@ -219,7 +219,6 @@ class BlockWriter:
 
         Parameters
         ----------
-        block : int
         numbers : iterable of int, optional
             Numbers of the chunks. Default: all, also those that are added later.
         """
@@ -321,7 +320,6 @@ def write_generation(
 
     Parameters
     ----------
-    folder : Path
     generation : int
         Number of the generation.
     ids : ndarray, shape (n_new,), int64
@@ -368,50 +366,27 @@ def _labels_to_store(y: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Position and size of a chunk.
-
-    Attributes
-    ----------
-    block : int
-    offset, size : int
-        In bytes, in the block's file.
-    rows, nnz : int
-    crc32 : int
-        CRC-32 of the chunk's header.
-    number : int
-        Position in the block.
-    """
+    """Position and size of a chunk."""
 
     block: int
+    # offset, size: in bytes, in the block's file
     offset: int
     size: int
     rows: int
     nnz: int
-    crc32: int
-    number: int = 0
+    crc32: int  # CRC-32 of the chunk's header
+    number: int = 0  # position in the block
 
 
 @dataclass
 class RowsInMemory:
-    """The rows of a text, decoded in memory or in the block files of a folder.
+    """The rows of a text, decoded in memory or in the block files of a folder."""
 
-    Attributes
-    ----------
-    name : str
-        Of the text, in messages.
-    manifest : dict
-    decoded : DecodedChunks
-    writer : BlockWriter
-        Has the positions of all chunks, and can spill more of them.
-    reader_bytes : int
-        Memory of libraries that read the text, which stay loaded.
-    """
-
-    name: str
+    name: str  # of the text, in messages
     manifest: dict[str, Any]
     decoded: DecodedChunks
-    writer: BlockWriter
-    reader_bytes: int = 0
+    writer: BlockWriter  # has the positions of all chunks, and can spill more of them
+    reader_bytes: int = 0  # memory of libraries that read the text, which stay loaded
 
     @property
     def table_bytes(self) -> int:
@@ -433,7 +408,6 @@ class BlockStore:
 
     Parameters
     ----------
-    folder : str or Path
     memory : RowsInMemory, optional
         Rows of a text: the folder then has only the block files that did not fit in memory.
 
@@ -557,10 +531,7 @@ class BlockStore:
     def in_use(self) -> Iterator[None]:
         """Lock the store against ``split --force`` and ``expire``; appending stays possible.
 
-        Raises
-        ------
-        StoreError
-            If one of them is running, or has changed the store since it was opened.
+        Raises `StoreError` if one of them is running, or has changed the store since it was opened.
         """
         if self.memory is not None and not self.memory.writer.is_kept:
             yield
@@ -576,10 +547,7 @@ class BlockStore:
     def read_feature_ids(self) -> npt.NDArray[np.int64]:
         """Read the feature id of each index, shape (n_features,), int64.
 
-        Raises
-        ------
-        StoreError
-            If a file is missing or damaged.
+        Raises `StoreError` if a file is missing or damaged.
         """
         parts: list[npt.NDArray[np.int64]] = []
         for generation in self.manifest["generations"]:
@@ -609,10 +577,7 @@ class BlockStore:
     def read_names(self) -> Names | None:
         """Read the name of each feature index; None if no feature has one.
 
-        Raises
-        ------
-        StoreError
-            If a file is missing or damaged.
+        Raises `StoreError` if a file is missing or damaged.
         """
         if not self.names_bytes:
             return None
@@ -642,7 +607,6 @@ class BlockStore:
 
         Parameters
         ----------
-        chunks : sequence of Chunk
         into : Rows
             Arrays large enough for the rows.
         offset : int
@@ -726,10 +690,7 @@ class BlockStore:
     def read_codes(self, chunk: Chunk) -> npt.NDArray[np.integer]:
         """Read the class codes of a chunk, shape (n_rows,), uint8 or uint16.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged, or has real-valued labels.
+        Raises `StoreError` if the file is missing or damaged, or has real-valued labels.
         """
         if (ready := self._in_memory(chunk)) is not None:
             return _codes_of(ready.labels, chunk.rows, self.labels)
@@ -739,10 +700,7 @@ class BlockStore:
     def read_weights(self, chunk: Chunk) -> npt.NDArray[np.float64]:
         """Read the weights of a chunk's rows, shape (n_rows,).
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         if (ready := self._in_memory(chunk)) is not None:
             return _weights_of(ready.labels, chunk.rows)
@@ -872,7 +830,6 @@ class BlockStore:
         ----------
         chunks : iterable of Chunk
             At least one.
-        seconds : float
         """
         size, begin = 0, time.perf_counter()
         for chunk in chunks:
@@ -899,10 +856,7 @@ class BlockStore:
 def require_whole(store: BlockStore) -> None:
     """Check that all blocks of a store are in its folder.
 
-    Raises
-    ------
-    StoreError
-        If blocks are in other shards.
+    Raises `StoreError` if blocks are in other shards.
     """
     here = len(store.blocks_here)
     if store.shard is None or here == store.n_blocks:
@@ -1029,10 +983,7 @@ def holds_only_ours(folder: Path) -> bool:
 def telling_change(folder: Path) -> Iterator[None]:
     """Report what looks like damage as a change, if a store was expired or replaced meanwhile.
 
-    Raises
-    ------
-    StoreError
-        Also if the folder is not a store.
+    Raises `StoreError`, also if the folder is not a store.
     """
     before = read_manifest(folder)
     try:

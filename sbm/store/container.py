@@ -104,36 +104,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Container:
-    """Content of a container.
-
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-    meta : dict
-        The JSON metadata.
-    header : dict
-        The header in the file, including unknown fields.
-    """
+    """Content of a container."""
 
     arrays: dict[str, Array]
-    meta: dict[str, Any]
-    header: dict[str, Any]
+    meta: dict[str, Any]  # the JSON metadata
+    header: dict[str, Any]  # the header in the file, including unknown fields
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array generated in pieces while it is written, to save memory.
-
-    Attributes
-    ----------
-    dtype : str
-    shape : tuple of int
-    make : callable
-        Yields the pieces in order. Called twice: for the checksum and for the bytes.
-    """
+    """An array generated in pieces while it is written, to save memory."""
 
     dtype: str
     shape: tuple[int, ...]
+    # yields the pieces in order. Called twice: for the checksum and for the bytes.
     make: Callable[[], Iterator[Array]]
 
     def buffers(self) -> Iterator[memoryview]:
@@ -430,10 +414,6 @@ def decode(
     buffers : Buffers, optional
         Source of decompressed arrays; others are views of `data`.
 
-    Returns
-    -------
-    Container
-
     Raises
     ------
     StoreError
@@ -486,18 +466,12 @@ def read(
 
     Parameters
     ----------
-    path : Path
-    kind : str
     wanted : callable
         Returns whether to read the array with a given name; others take no memory.
     crc32, most_bytes : int, optional
         See `decode`.
     is_own : bool
         Whether the file belongs to a store or run and must not be a symbolic link.
-
-    Returns
-    -------
-    Container
 
     Raises
     ------

@@ -22,22 +22,13 @@ _OBJECTS = 1_000  # bytes of Python's objects for a chunk
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """A chunk in memory.
+    """A chunk in memory."""
 
-    Attributes
-    ----------
-    offset : int
-        Position of the first nonzero in the arena.
-    lengths : ndarray, shape (n_rows,), int32
-    labels : dict of str to ndarray, shape (n_rows,)
-        ``codes`` (uint8 or uint16) or ``labels`` (float64), as in a chunk on disk.
-    indices, values : ndarray, shape (nnz,)
-        Views of the arena; `values` is None if all are 1.
-    """
-
-    offset: int
-    lengths: npt.NDArray[np.int32]
+    offset: int  # position of the first nonzero in the arena
+    lengths: npt.NDArray[np.int32]  # shape (n_rows,)
+    # shape (n_rows,); ``codes`` (uint8 or uint16) or ``labels`` (float64), as in a chunk on disk
     labels: Mapping[str, npt.NDArray[Any]]
+    # indices, values: shape (nnz,); views of the arena; `values` is None if all are 1
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.floating] | None
 
@@ -132,7 +123,6 @@ class DecodedChunks:
         ----------
         block, number : int
             Key of the new chunk.
-        rows : Rows
         chosen : ndarray of int64
             The rows to copy, in order.
         labels : dict of str to ndarray

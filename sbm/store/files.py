@@ -69,6 +69,16 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
+def require_place(path: Path, option: str = "-o") -> None:
+    """Raise `StoreError` if a file cannot be written here: a folder, or one in no folder."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give a file name with {option}")
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"{path.parent} is not a folder; create it, or choose another place with {option}"
+        )
+
+
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn an `OSError` from reading `path` into a `StoreError`; re-raise those of other files."""
@@ -93,13 +103,7 @@ def _is_of(error: OSError, path: Path) -> bool:
 
 
 def file_checksum(path: Path) -> int:
-    """Return the CRC-32 of a file's content.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be read.
-    """
+    """Return the CRC-32 of a file's content. Raises `StoreError` if the file cannot be read."""
     crc = 0
     with reading(path), open(path, "rb") as file:
         while piece := file.read(_PIECE):
@@ -110,10 +114,7 @@ def file_checksum(path: Path) -> int:
 def copy(path: Path, folder: Path) -> None:
     """Copy a file into a folder atomically, under the same name.
 
-    Raises
-    ------
-    StoreError
-        If the file cannot be read or written.
+    Raises `StoreError` if the file cannot be read or written.
     """
     write_atomically(folder / path.name, _pieces(path))
 
@@ -127,10 +128,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 def move(paths: Iterable[Path], folder: Path) -> None:
     """Move files into a folder on the same file system, durably.
 
-    Raises
-    ------
-    StoreError
-        If a file cannot be moved.
+    Raises `StoreError` if a file cannot be moved.
     """
     for path in paths:
         with writing(folder / path.name):
@@ -206,10 +204,7 @@ def _remove_abandoned(temporary: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Make created, renamed and removed names in a folder durable.
 
-    Raises
-    ------
-    StoreError
-        If the folder cannot be synced.
+    Raises `StoreError` if the folder cannot be synced.
     """
     with writing(folder):
         _sync(folder)
@@ -228,7 +223,6 @@ def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
 
     Parameters
     ----------
-    path : Path
     buffers : iterable of bytes-like
         Written one after the other.
 
@@ -322,10 +316,7 @@ def _no_plain_file(path: Path) -> StoreError:
 def make_folder(path: Path) -> None:
     """Create a folder and its parents if they do not exist.
 
-    Raises
-    ------
-    StoreError
-        If the folder cannot be created.
+    Raises `StoreError` if the folder cannot be created.
     """
     missing = [p for p in (path, *path.parents) if not p.exists()]
     for folder in reversed(missing):

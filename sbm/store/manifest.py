@@ -29,7 +29,7 @@ __all__ = [
 
 
 FORMAT = "sbm-store"
-VERSION = 2
+VERSION = 1
 MANIFEST = "manifest.json"
 # Bytes of a nonzero in memory, including its index.
 NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
@@ -62,10 +62,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check the manifest of a store.
 
-    Raises
-    ------
-    StoreError
-        If the manifest is missing, damaged or has an unsupported version.
+    Raises `StoreError` if the manifest is missing, damaged or has an unsupported version.
     """
     path = folder / MANIFEST
     try:
@@ -158,8 +155,5 @@ def next_block(manifest: dict[str, Any]) -> int:
     """Return the number of the next block to write, above all numbers ever used."""
     names = {b["file"] for b in manifest["blocks"]}
     names.update(*(g["blocks"] for g in manifest["generations"]))
-    return 1 + max((_block_number(name) for name in names), default=-1)
-
-
-def _block_number(file: str) -> int:
-    return int(file.removeprefix("block-").removesuffix(".sbb"))
+    numbers = (int(name.removeprefix("block-").removesuffix(".sbb")) for name in names)
+    return 1 + max(numbers, default=-1)

@@ -253,10 +253,8 @@ def read_record(path: Path, name: str) -> dict[str, Any]:
 def decode_record(name: str, data: bytes) -> dict[str, Any]:
     """Decode a record and check its checksum.
 
-    Raises
-    ------
-    ValueError
-        It is not a JSON object, has a duplicate key, or its checksum does not match.
+    Raises `ValueError` if it is not a JSON object, has a duplicate key, or its checksum does not
+    match.
     """
     outer = parse(data)
     try:
@@ -278,10 +276,8 @@ def _memory(data: bytes) -> int:
 def parse(data: bytes) -> Any:
     """Decode untrusted JSON.
 
-    Raises
-    ------
-    ValueError
-        If it is not JSON, an object has a duplicate key, or it is nested too deeply.
+    Raises `ValueError` if it is not JSON, an object has a duplicate key, or it is nested too
+    deeply.
     """
     try:
         return json.loads(data, object_pairs_hook=_no_key_twice)

@@ -63,7 +63,6 @@ class Run:
 
     Parameters
     ----------
-    folder : Path
     block_rows : sequence of int
         Rows of each block.
     lists_of : int, optional
@@ -116,10 +115,7 @@ class Run:
 
         The last checkpoint of an earlier run stays until the first checkpoint of this one.
 
-        Raises
-        ------
-        StoreError
-            If another process uses the run, or the folder is not writable.
+        Raises `StoreError` if another process uses the run, or the folder is not writable.
         """
         make_folder(folder)
         with lock(folder / "lock", f"the run {folder}"):
@@ -138,11 +134,8 @@ class Run:
 
         Everything written after that checkpoint is removed, including lines of the log.
 
-        Raises
-        ------
-        StoreError
-            If there is no checkpoint, a file is missing or damaged, or another process uses the
-            run.
+        Raises `StoreError` if there is no checkpoint, a file is missing or damaged, or another
+        process uses the run.
         """
         cls.read(folder)  # create no lock file in a folder that is not a run
         with lock(folder / "lock", f"the run {folder}"):
@@ -163,10 +156,7 @@ class Run:
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
         """Open the last checkpoint, or the one of `record`, for reading; also return its arrays.
 
-        Raises
-        ------
-        StoreError
-            If there is no checkpoint, or a file is missing or damaged.
+        Raises `StoreError` if there is no checkpoint, or a file is missing or damaged.
         """
         run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
         return run, run.read_state()
@@ -211,13 +201,8 @@ class Run:
 
         Parameters
         ----------
-        block : int
         out : Alphas, optional
             Destination, with as many rows as the block.
-
-        Returns
-        -------
-        Alphas
 
         Raises
         ------
@@ -393,7 +378,6 @@ class Run:
         ----------
         home, row : ndarray, shape (n,), int32
             Block of each row and its position in that block.
-        alpha : Alphas
         """
         if len(home) == 0:
             return
@@ -455,10 +439,7 @@ class Run:
     def note(self, **facts: Any) -> None:
         """Add facts to the record of the last checkpoint.
 
-        Raises
-        ------
-        StoreError
-            If the record cannot be written.
+        Raises `StoreError` if the record cannot be written.
         """
         self._write_record({**self._record, **facts})
 
@@ -466,10 +447,7 @@ class Run:
     def roll_back(cls, folder: Path) -> dict[str, Any]:
         """Go back to the checkpoint before the last one; return its record.
 
-        Raises
-        ------
-        StoreError
-            If there is no such checkpoint, or the record cannot be written.
+        Raises `StoreError` if there is no such checkpoint, or the record cannot be written.
         """
         before = cls.read(folder).get("before")
         if not isinstance(before, dict):
@@ -481,10 +459,7 @@ class Run:
     def require_free(folder: Path) -> None:
         """Check that no other process uses a run, which need not exist.
 
-        Raises
-        ------
-        StoreError
-            It is in use.
+        Raises `StoreError` if it is in use.
         """
         if (folder / "lock").is_file():
             with lock(folder / "lock", f"the run {folder}"):
@@ -494,10 +469,7 @@ class Run:
     def remove(cls, folder: Path) -> None:
         """Remove a run's files from its folder, the record first.
 
-        Raises
-        ------
-        StoreError
-            If another process uses the run, or a file cannot be removed.
+        Raises `StoreError` if another process uses the run, or a file cannot be removed.
         """
         with lock(folder / "lock", f"the run {folder}"):
             for path in [folder / RECORD, *folder.iterdir()]:
@@ -517,10 +489,7 @@ class Run:
     def state_names(self) -> list[str]:
         """Return the names of the arrays in the last checkpoint's state.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         names: list[str] = []
 
@@ -534,10 +503,7 @@ class Run:
     def read_state(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return all or the named arrays of the last checkpoint; the others take no memory.
 
-        Raises
-        ------
-        StoreError
-            If the file is missing or damaged.
+        Raises `StoreError` if the file is missing or damaged.
         """
         wanted = (lambda name: True) if names is None else names.__contains__
         return self._read(str(self._record["state"]), "state", wanted).arrays
@@ -563,10 +529,8 @@ class Run:
     def read(folder: Path) -> dict[str, Any]:
         """Return the record of a run's last checkpoint.
 
-        Raises
-        ------
-        StoreError
-            If the folder is not a run, has no checkpoint yet, or the record is damaged.
+        Raises `StoreError` if the folder is not a run, has no checkpoint yet, or the record is
+        damaged.
         """
         path = folder / RECORD
         try:

@@ -19,18 +19,10 @@ SHARD = "shard.json"
 
 @dataclass(frozen=True)
 class Shard:
-    """Number of a shard and of all shards.
+    """Number of a shard and of all shards."""
 
-    Attributes
-    ----------
-    number : int
-        Counted from 0.
-    of : int
-        Number of shards.
-    """
-
-    number: int
-    of: int
+    number: int  # counted from 0
+    of: int  # number of shards
 
     def holds(self, block: int) -> bool:
         """Whether the block with this position in the manifest belongs to the shard."""
@@ -47,13 +39,7 @@ def shard_path(store: Path, number: int | str) -> Path:
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    """Write ``shard.json`` into a folder.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written.
-    """
+    """Write ``shard.json`` into a folder. Raises `StoreError` if the file cannot be written."""
     record = encode_record("shard", {"shard": shard.number, "of": shard.of})
     write_atomically(folder / SHARD, [record])
 
@@ -61,10 +47,7 @@ def write_shard(folder: Path, shard: Shard) -> None:
 def read_shard(folder: Path) -> Shard | None:
     """Return the shard that a folder holds, or None if it holds a whole store.
 
-    Raises
-    ------
-    StoreError
-        If ``shard.json`` cannot be read.
+    Raises `StoreError` if ``shard.json`` cannot be read.
     """
     path = folder / SHARD
     try:

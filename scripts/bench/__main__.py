@@ -11,6 +11,10 @@ last tenth of the lines is held out unless ``--test`` names a text. The report g
 Markdown, and with ``-o`` to PREFIX.md, PREFIX.json and, if there is a picture, PREFIX.png.
 ``--quick`` uses a toy size, which only shows that everything still runs.
 
+    python -m scripts.bench all --reference ../shared/data --keep MADE -o scripts/results/all
+
+makes all of ``scripts/results`` again; the same command resumes.
+
 To add a benchmark, write a function that takes the arguments and fills a `Report`, and decorate it
 with `benchmark` of `scripts.bench.registry`.
 """
@@ -19,7 +23,9 @@ import sys
 
 from scripts.bench import (
     blocks,
+    converge,
     drift,
+    everything,
     grid,
     kernel,
     memory,
@@ -29,7 +35,6 @@ from scripts.bench import (
     plan,
     ranks,
     sparse,
-    startup,
     stream,
     text,
     training,
@@ -39,7 +44,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, newton, startup,
+    optima, ranks, sparse, newton, converge, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

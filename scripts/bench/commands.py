@@ -199,19 +199,11 @@ def passes_of(model: Path) -> list[dict[str, float]]:
 
 @dataclass
 class Held:
-    """A whole data set in memory, as training sees a block.
-
-    Attributes
-    ----------
-    rows : Rows
-    problem : Problem
-    ids : ndarray of int64
-        Feature ids, by index.
-    """
+    """A whole data set in memory, as training sees a block."""
 
     rows: Any
     problem: Any
-    ids: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64]  # feature ids, by index
 
     @property
     def n_features(self) -> int:

@@ -71,13 +71,7 @@ def count_labels(text: Path) -> int:
 
 
 def positive_label(path: Path) -> float:
-    """The larger one of two labels.
-
-    Raises
-    ------
-    BenchError
-        The number of labels is not two.
-    """
+    """The larger one of two labels. Raises `BenchError` if the number of labels is not two."""
     labels = np.unique(labels_of(path))
     if len(labels) != 2:
         raise BenchError(f"{path.name} has {len(labels)} different labels, expected two")

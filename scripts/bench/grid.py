@@ -5,9 +5,8 @@ import itertools
 import json
 import math
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from scripts.bench.tools import Report, Run
 from scripts.bench.weights import objective, read_liblinear, read_ours
 
 BENCHMARKS: Registry = {}
-ROOT = Path(__file__).resolve().parents[2]
 ONE_ITERATION = 1e9  # -e with which LIBLINEAR does little but read
 DECODED_SHARE = 5  # with little memory there is room for a fifth of the decoded rows
 QUICK_ROWS = 2_000
@@ -31,24 +29,12 @@ LIBLINEAR_E = {0: 0.01, 1: 0.1, 3: 0.1, 4: 0.1, 7: 0.1}  # what each -s takes by
 
 @dataclass(frozen=True)
 class Data:
-    """A data set of the grid.
+    """A data set of the grid."""
 
-    Attributes
-    ----------
-    rows : int
-        Maximum number of rows; the first ones of the source.
-    shape : str
-        Options of ``scripts.data.synthetic``, if no text is given.
-    source : str
-        Data set that it is cut from, if not one of its own.
-    note : str
-        What is special about it.
-    """
-
-    rows: int
-    shape: str = ""
-    source: str = ""
-    note: str = ""
+    rows: int  # maximum number of rows; the first ones of the source
+    shape: str = ""  # options of ``scripts.data.synthetic``, if no text is given
+    source: str = ""  # data set that it is cut from, if not one of its own
+    note: str = ""  # what is special about it
 
 
 DATA = {
@@ -67,23 +53,13 @@ DATA = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem on a data set.
-
-    Attributes
-    ----------
-    data, loss : str
-    solver : int
-        LIBLINEAR's -s; of two that it has for a loss, the faster one.
-    C : float
-    targets : dict of str to float
-        Ratios to reach, by what is measured.
-    """
+    """A problem on a data set."""
 
     data: str
     loss: str
-    solver: int
+    solver: int  # LIBLINEAR's -s; of two that it has for a loss, the faster one
     C: float
-    targets: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, float] = field(default_factory=dict)  # ratios to reach, by what is measured
 
     @property
     def options(self) -> dict[str, Any]:
@@ -142,7 +118,6 @@ def grid(args: argparse.Namespace, report: Report) -> None:
     gap: certified. above: objective above LIBLINEAR's, relatively; both are computed by one
     function from the text and the weights in the model file.
     """
-    report.settings["commit"] = _commit()
     if args.resume:
         _resume(args.prefix, report)
     known = {(row["data"], row["loss"]) for row in report.rows}
@@ -160,19 +135,15 @@ def grid(args: argparse.Namespace, report: Report) -> None:
     report.notes += [f"LIBLINEAR: {Liblinear(args, 1.0).what.split(',')[0]}", VW_NOTE]
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
-
-
 def _resume(prefix: Path | None, report: Report) -> None:
     """Take over the rows of an earlier report of this commit with the same settings."""
     path = None if prefix is None else prefix.with_name(prefix.name + ".json")
     if path is None or not path.is_file():
         return
     found = json.loads(path.read_bytes())
+    then, now = ({**f["settings"], **f["machine"]} for f in (found, asdict(report)))
     for name in ("commit", "runs", "tol", "two_commands", "quick"):
-        if found["settings"][name] != report.settings[name]:
+        if then[name] != now[name]:
             raise tools.BenchError(f"{path.name} has another {name}; remove it to start over")
     report.rows, report.data = found["rows"], found["data"]
 
@@ -184,7 +155,7 @@ def _text_of(args: argparse.Namespace, name: str) -> Path:
     if text.exists():
         return text
     rows = min(data.rows, QUICK_ROWS) if args.quick else data.rows
-    given = {"tiny": ROOT / "data/sample.svm", **dict(args.data)}
+    given = {"tiny": tools.ROOT / "data/sample.svm", **dict(args.data)}
     if data.shape and name not in given:
         tools.tell(f"making {name}")
         make_text(text, "--rows", rows, *data.shape.split())

@@ -12,17 +12,10 @@ from scripts.bench.tools import Finished, run_process, script_command, tell
 
 @dataclass(frozen=True)
 class Learner:
-    """A learner of ``scripts.papers.learners`` with its numbers.
-
-    Attributes
-    ----------
-    name : str
-    options : dict
-        ``C`` or ``lambda``.
-    """
+    """A learner of ``scripts.papers.learners`` with its numbers."""
 
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # ``C`` or ``lambda``
 
     def run(self, text: Path, model: Path, labels: Sequence[float], passes: int = 1) -> Finished:
         """Learn a text; the report is on stdout."""

@@ -40,7 +40,7 @@ def newton(args: argparse.Namespace, report: Report) -> None:
     for name in args.sets:
         text = args.folder / f"{name}.svm"
         if name == "income":
-            _write_income(text)
+            write_income(text)
         elif name == "table":
             _write_table(text, args.rows)
         elif args.reference is None:
@@ -129,7 +129,8 @@ def _compare(
     }  # fmt: skip
 
 
-def _write_income(text: Path, n: int = 20_000) -> None:
+def write_income(text: Path, n: int = 20_000) -> None:
+    """Write rows of an age, an income that is not scaled, and a city."""
     random = np.random.default_rng(0)
     age, city = random.integers(18, 81, n), random.integers(0, 10, n)
     income = random.normal(50_000, 15_000, n).round(2)

@@ -63,7 +63,6 @@ class Liblinear:
 
     Parameters
     ----------
-    args : Namespace
     C : float, optional
         Default: that of the arguments.
     solver : int
@@ -110,17 +109,10 @@ class Liblinear:
 
 @dataclass(frozen=True)
 class Trained:
-    """What LIBLINEAR's library found.
-
-    Attributes
-    ----------
-    iterations : int
-    relative_gap : float
-        Primal less dual value, divided by the larger one, of its weights and the dual value it
-        prints.
-    """
+    """What LIBLINEAR's library found."""
 
     iterations: int
+    # primal less dual value, divided by the larger one, of its weights and the dual value it prints
     relative_gap: float
 
 
@@ -221,7 +213,6 @@ class VowpalWabbit:
     ----------
     data, test : Path
         LIBSVM text with two labels.
-    folder : Path
     """
 
     def __init__(self, data: Path, test: Path, folder: Path) -> None:

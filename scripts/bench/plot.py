@@ -20,29 +20,19 @@ LINES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Axes:
-    """A column of panels.
+    """A column of panels."""
 
-    Attributes
-    ----------
-    x, y : str
-        Cells of a row of the table.
-    x_label, y_label : str
-    x_log, y_log : bool
-    least : float
-        Heights below it are drawn at it: the best of all has difference 0, which a logarithm does
-        not show.
-    table : str
-        Empty: the rows of the report.
-    """
-
+    # x, y: cells of a row of the table
     x: str
     y: str
     x_label: str
     y_label: str
     x_log: bool = False
     y_log: bool = True
+    # heights below it are drawn at it: the best of all has difference 0, which a logarithm does not
+    # show
     least: float = 0.0
-    table: str = "curves"
+    table: str = "curves"  # empty: the rows of the report
 
 
 def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
@@ -52,7 +42,6 @@ def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
     ----------
     report : dict
         As in the JSON file.
-    axes : sequence of Axes
     out : Path
         A PNG file.
     """

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.cost_model import chosen_bytes, dense_bytes
 from scripts.bench.data import make_text
 from scripts.bench.optima import read_optima, write_text
 from scripts.bench.registry import Registry, benchmark
@@ -20,26 +19,16 @@ BLOCKS = 16
 SIZES = (1, 2, 4, 8, 16)
 TOL, OPTIMUM_TOL = 1e-3, 1e-6
 MOST_PASSES = 1000
-WIRE_NUMBERS = 700_000  # more than are added up at a time
-WIRE_SHARES = (1.0, 0.25, 0.03)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is solved, on which text.
+    """What is solved, on which text."""
 
-    Attributes
-    ----------
-    data : str
-        Name of a text; ``_binary`` at its end: label 1 against the rest.
-    rows : int
-        At most so many, from the beginning; 0: all.
-    """
-
-    data: str
+    data: str  # name of a text; ``_binary`` at its end: label 1 against the rest
     loss: str
     C: float
-    rows: int = 0
+    rows: int = 0  # at most so many, from the beginning; 0: all
 
     @property
     def title(self) -> str:
@@ -89,10 +78,6 @@ class Bench:
             task = {"store": str(self._store(training.problem)), "settings": training.settings}
             self._found[training] = self._start(training.size, task)
         return self._found[training]
-
-    def add_up(self, size: int, share: float) -> dict[str, Any]:
-        """Return what the first process sends to add up an array."""
-        return self._start(size, {"n": WIRE_NUMBERS, "share": share})[0]
 
     def optimum(self, problem: Problem) -> tuple[float, float]:
         """Return dual and primal that the optimum is between."""
@@ -156,18 +141,6 @@ def _between(dual: float, primal: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def wire_row(bench: Bench, size: int, share: float) -> dict[str, Any]:
-    """Return a line of the table of bytes: sent, and by the formula."""
-    found = bench.add_up(size, share)
-    formula = chosen_bytes(WIRE_NUMBERS, size, found["changed"], found["union"])
-    return {
-        "processes": size, "numbers": WIRE_NUMBERS, "changed": round(found["changed"], 3),
-        "union": round(found["union"], 3), "bytes_sent": found["sent"],
-        "formula": round(formula), "sent_of_formula": round(found["sent"] / formula, 4),
-        "sent_of_dense": round(found["sent"] / dense_bytes(WIRE_NUMBERS, size), 4),
-    }  # fmt: skip
-
-
 # -------------------------------------------------------------------------------------- the report
 
 
@@ -198,26 +171,15 @@ def ranks(args: argparse.Namespace, report: Report) -> None:
     MB sent: by the process that sends most, with certificates.
 
     optimum: reference.json where all rows are taken, else one process to a gap of 1e-6.
-
-    formula: what scripts/bench/cost_model.py says of the shares of numbers that are not 0, in one
-    process (changed) and in the sum (union).
     """
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
     bench = Bench(args.reference, args.folder)
     sizes = SIZES[:2] if args.quick else SIZES
 
-    def keep(table: list[dict[str, Any]], row: dict[str, Any]) -> None:
-        table.append(row)
-        if args.prefix is not None:
-            report.write(args.prefix)  # each time: all of them take hours
-
     for problem in _problems(args.quick):
         for parts in ("auto", "blocks"):
             for size in sizes:
-                keep(report.rows, row_of(Training(problem, size, parts), bench))
-    wire: list[dict[str, Any]] = []
-    report.tables["Bytes that a process sends to add up an array, and by the formula"] = wire
-    for size in sizes[1:]:
-        for share in WIRE_SHARES:
-            keep(wire, wire_row(bench, size, share))
+                report.rows.append(row_of(Training(problem, size, parts), bench))
+                if args.prefix is not None:
+                    report.write(args.prefix)  # each time: all of them take hours

@@ -1,4 +1,4 @@
-"""A rank of the benchmark `ranks`: trains or sums arrays, and reports the cost.
+"""A rank of the benchmark `ranks`: trains, and reports the cost.
 
     mpiexec -n 2 python -m mpi4py -m scripts.bench.ranks_worker TASK
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.distributed.comm import Comm, MpiComm, SerialComm, world
+from sbm.distributed.comm import Comm, world
 from sbm.engine.sync import Combiner
 from sbm.programs.train import train_ranks
 from sbm.programs.training.job import TrainOptions
@@ -47,30 +47,11 @@ def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
     return {"report": report, "sent": comm.sent, "visits": visits or [report["visits"]]}
 
 
-def run_sum(task: dict[str, Any], comm: MpiComm) -> dict[str, Any]:
-    """Add up arrays of which a share is not 0; return bytes sent and shares that are not 0."""
-    n, share = task["n"], task["share"]
-    arrays = []
-    for rank in range(comm.size):
-        random = np.random.default_rng([5, rank])
-        arrays.append(np.where(random.random(n) < share, random.integers(1, 9, n), 0.0))
-    total, sent = arrays[comm.rank].copy(), comm.sent
-    comm.add_up(total)
-    assert (total == np.sum(arrays, axis=0)).all()
-    changed = [float(np.mean(array != 0)) for array in arrays]
-    union = float(np.mean(total != 0))
-    return {"sent": comm.sent - sent, "changed": float(np.mean(changed)), "union": union}
-
-
 def main() -> None:
     """Do the task; every process writes what it found to a file of its own."""
     task = json.loads(sys.argv[1])
     comm = world(TIMEOUT)
-    if "n" in task:
-        assert not isinstance(comm, SerialComm)
-        found = run_sum(task, comm)  # type: ignore[arg-type]
-    else:
-        found = run_training(task, comm)
+    found = run_training(task, comm)
     Path(task["out"], f"{comm.rank}.json").write_text(json.dumps(found))
 
 

@@ -34,22 +34,13 @@ Run = Callable[[argparse.Namespace, Report], None]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command.
+    """An option of a command."""
 
-    Attributes
-    ----------
-    kind : callable
-        Converts a word; if the default is a list, each of the words between commas.
-    help : str
-    default : object
-    repeated : bool
-        Whether it may be given several times, with one value each.
-    """
-
+    # converts a word; if the default is a list, each of the words between commas
     kind: Callable[[str], Any]
     help: str = ""
     default: Any = None
-    repeated: bool = False
+    repeated: bool = False  # whether it may be given several times, with one value each
 
     def add(self, parser: argparse.ArgumentParser, name: str) -> None:
         """Add the option to a parser."""
@@ -141,7 +132,6 @@ OPTIONS: dict[str, Option] = {
     "sample_seconds": Option(float, "seconds between two samples"),
     "bmd_max_passes": Option(_count, "maximum passes without a cache"),
     "read_rates": Option(_rate, "bytes per second, or none"),
-    "gaps": Option(float, "relative gaps at which safe rows are counted"),
     "grid": Option(str, "values of C for sbm tune; -C is for the single training"),
     "folds": Option(_count, "--folds of sbm tune"),
     "alone": Option(bool, "also train each model of each fold separately"),
@@ -193,7 +183,6 @@ def benchmark(registry: Registry, name: str = "", **facts: Any) -> Callable[[Run
 
     Parameters
     ----------
-    registry : dict
     name : str
         Default: the name of the function.
     **facts
@@ -244,13 +233,7 @@ def _parser(registry: Registry, prog: str) -> argparse.ArgumentParser:
 
 
 def existing(path: Path) -> Path:
-    """Return a file's full path.
-
-    Raises
-    ------
-    BenchError
-        There is no such file.
-    """
+    """Return a file's full path. Raises `BenchError` if there is no such file."""
     if not path.is_file():
         raise BenchError(f"{path}: no such file")
     return path.resolve()
@@ -285,13 +268,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def run_one(name: str, one: Benchmark, args: argparse.Namespace) -> Report:
-    """Run a benchmark.
-
-    Raises
-    ------
-    BenchError
-        The benchmark cannot run.
-    """
+    """Run a benchmark. Raises `BenchError` if the benchmark cannot run."""
     title, *notes = one.paragraphs
     left_out = ("benchmark", "prefix", "redraw", "rows", "liblinear_train")
     settings = {k: v for k, v in vars(args).items() if k not in left_out and _is_plain(v)}

@@ -22,9 +22,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
+CODE = (
+    "sbm",
+    "scripts",
+    "configs",
+    ":!scripts/results",
+    ":!scripts/numbers.py",
+)  # what is measured
+MOST_STOLEN = 0.02  # share of the processor time; above it, a measurement is repeated
+
 PACKAGES = (
     "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "liblinear-official", "vowpalwabbit",
-    "sbm",
+    "sbm-linear",
 )  # fmt: skip
 
 # Arguments: where to report, the program and its arguments. The clock includes the start.
@@ -53,25 +63,12 @@ def tell(text: str) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """A process that ended.
+    """A process that ended."""
 
-    Attributes
-    ----------
-    seconds : float
-        Wall time from start to end.
-    cpu_seconds : float
-        Of all its threads, and of the processes it waited for.
-    peak_bytes : int
-        Peak resident memory; the largest of it and the processes it waited for.
-    code : int
-        Exit code, negative for a signal.
-    stdout, stderr : str
-    """
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    code: int
+    seconds: float  # wall time from start to end
+    cpu_seconds: float  # of all its threads, and of the processes it waited for
+    peak_bytes: int  # peak resident memory; the largest of it and the processes it waited for
+    code: int  # exit code, negative for a signal
     stdout: str
     stderr: str
 
@@ -83,20 +80,12 @@ class Finished:
 
 @dataclass(frozen=True)
 class Run:
-    """One way from text to a model.
-
-    Attributes
-    ----------
-    processes : list of Finished
-    parts : dict of str to float
-        Of its seconds, as far as they are known.
-    facts : dict
-        What it said.
-    """
+    """One way from text to a model."""
 
     processes: list[Finished]
+    # of its seconds, as far as they are known
     parts: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what it said
 
     @property
     def seconds(self) -> float:
@@ -142,13 +131,7 @@ class Running:
         return int(children.split()[0]) if children.strip() else None
 
     def wait(self, codes: Sequence[int] = (0,)) -> Finished:
-        """Wait for its end.
-
-        Raises
-        ------
-        BenchError
-            It ended with a code that is not in `codes`.
-        """
+        """Wait for its end. Raises `BenchError` if it ended with a code that is not in `codes`."""
         stdout, stderr = self._process.communicate()
         try:
             facts = json.loads(self._facts.read_text())
@@ -168,7 +151,6 @@ def started_process(
 
     Parameters
     ----------
-    command : sequence of str or Path
     folder : Path, optional
         Working directory.
     stdin : file, optional
@@ -183,10 +165,7 @@ def run_process(
 ) -> Finished:
     """Run a process to its end and measure it from outside.
 
-    Raises
-    ------
-    BenchError
-        It ended with a code that is not in `codes`.
+    Raises `BenchError` if it ended with a code that is not in `codes`.
     """
     with started_process(command, folder=folder) as running:
         return running.wait(codes)
@@ -214,10 +193,7 @@ def timed(action: Callable[[], object]) -> float:
 def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, list[Any]]:
     """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
 
-    Parameters
-    ----------
-    tasks : mapping of str to callable
-    runs : int
+    A turn of which more than `MOST_STOLEN` was stolen is done again, as often as there are runs.
 
     Returns
     -------
@@ -225,10 +201,20 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
         What each task returned, in order of the runs.
     """
     results: dict[str, list[Any]] = {name: [] for name in tasks}
-    for run in range(runs):
+    spare = runs
+    while len(next(iter(results.values()))) < runs:
+        before, turn = processor_times(), {}
         for name, task in tasks.items():
-            tell(f"run {run + 1} of {runs}: {name}")
-            results[name].append(task())
+            tell(f"run {len(results[name]) + 1} of {runs}: {name}")
+            turn[name] = task()
+        share = stolen_share(before)
+        if share > MOST_STOLEN and spare:
+            tell(f"{share:.1%} of the processor time was stolen; once more")
+            spare -= 1
+            _forget(before)
+            continue
+        for name, found in turn.items():
+            results[name].append(found)
     return results
 
 
@@ -275,7 +261,8 @@ def machine_facts() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "missing"
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
+        "commit": code_commit(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -285,7 +272,23 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def _processor_times() -> list[int]:
+def today() -> str:
+    """Return the date."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def code_commit() -> str:
+    """Return the last commit that changed the code, and whether it is changed since."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(ROOT), *words, "--", *CODE]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    commit = git("log", "-1", "--format=%h") or "unknown"
+    return f"{commit}, changed" if git("status", "--porcelain", "-uno") else commit
+
+
+def processor_times() -> list[int]:
     """Ticks of all cores: user, nice, system, idle, waiting, two kinds of interrupts, stolen."""
     try:
         return list(map(int, Path("/proc/stat").read_text().split()[1:9]))
@@ -293,19 +296,30 @@ def _processor_times() -> list[int]:
         return [0] * 8  # not Linux: nothing is known to be stolen
 
 
-_STARTED = _processor_times()
+_STARTED = processor_times()
 
 
-def stolen_share() -> float:
+def stolen_share(since: Sequence[int] | None = None) -> float:
     """Return the share of processor time that the host took from this virtual machine.
 
     Above a few percent, trust only the ratios of neighbouring runs, not seconds.
+
+    Parameters
+    ----------
+    since : sequence of int, optional
+        What `processor_times` returned then; default: at the start of this process.
     """
     user, nice, system, _, _, *interrupts, stolen = (
-        now - then for now, then in zip(_processor_times(), _STARTED, strict=True)
+        now - then for now, then in zip(processor_times(), since or _STARTED, strict=True)
     )
     wanted = user + nice + system + sum(interrupts) + stolen
     return round(stolen / wanted, 3) if wanted else 0.0
+
+
+def _forget(since: Sequence[int]) -> None:
+    """Leave the time since then out of `stolen_share`: its measurements are not used."""
+    for k, (now, then) in enumerate(zip(processor_times(), since, strict=True)):
+        _STARTED[k] += now - then
 
 
 def _processor() -> str:
@@ -324,35 +338,19 @@ def sizes(size: float) -> str:
 
 @dataclass
 class Report:
-    """What a benchmark found.
+    """What a benchmark found."""
 
-    Attributes
-    ----------
-    benchmark : str
-        Name of the subcommand.
-    title : str
-        The question it answers.
-    settings, data : dict
-        What was run on what.
-    rows : list of dict
-        The table; all rows have the same keys.
-    tables : dict of str to list of dict
-        Further tables by their titles.
-    ratios : dict of str to float
-        The numbers that matter.
-    notes : list of str
-        What was timed, and how.
-    machine : dict
-    """
-
-    benchmark: str
-    title: str
+    benchmark: str  # name of the subcommand
+    title: str  # the question it answers
+    # settings, data: what was run on what
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    # the table; all rows have the same keys
     rows: list[dict[str, Any]] = field(default_factory=list)
+    # further tables by their titles
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)  # the numbers that matter
+    notes: list[str] = field(default_factory=list)  # what was timed, and how
     machine: dict[str, Any] = field(default_factory=machine_facts)
 
     def _end(self) -> None:

@@ -6,14 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scripts.bench import commands, tools
 from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existing
 
 BENCHMARKS: Registry = {}
 ROWS = 2_500_000
-MANY_CORES = 8
 
 
 @benchmark(BENCHMARKS, options={**TRAINING, "bmd_max_passes": 100}, quick=QUICK, rows=ROWS)
@@ -152,12 +149,8 @@ def threads(args: argparse.Namespace, report: tools.Report) -> None:
 
     seconds: whole processes; cores busy: user and system time over wall time.
 
-    Extrapolated, not measured: what eight cores would give by Amdahl's law. The parallel share p
-    follows from T2 = T1 (1 - p + p/2), and T8 = T1 (1 - p + p/8); memory and disk are taken to keep
-    up.
-
     sbm split reads, parses, deals and writes in threads of their own even with --threads 1, which
-    is why two gain so little: its share says little about eight.
+    is why two gain so little.
     """
     commands.warm_up(args)
     store, model = commands.split_to(args, args.data), args.folder / "threads.model"
@@ -172,19 +165,10 @@ def threads(args: argparse.Namespace, report: tools.Report) -> None:
         {f"{what} {n}": partial(run, threads=n) for what, run in both.items() for n in numbers},
         args.runs,
     )
-    table = report.tables["Amdahl's law, extrapolated"] = []
     for what in both:
         one, two = found = [runs[f"{what} {n}"] for n in numbers]
         report.rows += [_threads_row(what, n, mine) for n, mine in zip(numbers, found, strict=True)]
-        taken = tools.ratio(two, one)
-        parallel = min(1.0, max(0.0, 2 * (1 - taken)))
-        many = 1 - parallel + parallel / MANY_CORES
-        table.append({
-            "what": what, "parallel_share": parallel, f"speed_up_with_{MANY_CORES}": 1 / many,
-            f"seconds_with_{MANY_CORES}": tools.costs(one)["seconds"] * many,
-        })  # fmt: skip
-        report.ratios[f"{what}: 2_threads_of_1"] = taken
-        report.ratios[f"{what}: {MANY_CORES}_threads_of_1, extrapolated"] = many
+        report.ratios[f"{what}: 2_threads_of_1"] = tools.ratio(two, one)
 
 
 def _threads_row(what: str, n: int, runs: list[tools.Finished]) -> dict[str, Any]:
@@ -202,18 +186,11 @@ def _threads_row(what: str, n: int, runs: list[tools.Finished]) -> dict[str, Any
 # ------------------------------------------------------------------------------------- screening
 
 
-@benchmark(
-    BENCHMARKS, options={**TRAINING, "gaps": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6]}, rows=ROWS,
-    quick={**QUICK, "gaps": [1e-2]},
-)  # fmt: skip
+@benchmark(BENCHMARKS, options=TRAINING, quick=QUICK, rows=ROWS)
 def screening(args: argparse.Namespace, report: tools.Report) -> None:
     """Rows that need no visit.
 
     A training with and one without the screening of the next block take turns.
-
-    gap-safe rules: the optimal weights lie within sqrt(2 gap) of the model's, so a row's alpha is 0
-    or C in every optimum if its margin differs from 1 by more than that times its norm. A chunk of
-    the store need not be decoded any more if all of its rows are fixed.
     """
     commands.warm_up(args)
     store, model = commands.split_to(args, args.data), args.folder / "screening.model"
@@ -236,37 +213,3 @@ def screening(args: argparse.Namespace, report: tools.Report) -> None:
         "visits: screened_of_all": screened["visits_1e6"] / plain["visits_1e6"],
         "seconds: screened_of_all": tools.ratio(runs["screened"], runs["all rows visited"]),
     }
-    for tol in args.gaps:
-        commands.train(store, model, **commands.training_options(args, tol=tol))
-        rows, chunks = _safe_shares(store, model)
-        report.notes.append(
-            f"relative gap {tol:g}: gap-safe rules fix {rows:.1%} of the rows for good, and all "
-            f"rows of {chunks:.1%} of the chunks"
-        )
-
-
-def _safe_shares(store: Path, model: Path) -> tuple[float, float]:
-    """Share of rows whose alpha the gap fixes, and of chunks where it fixes all of them."""
-    from sbm import Model
-    from sbm.rows import Arena
-    from sbm.store.blocks import BlockStore
-
-    blocks, trained = BlockStore(store), Model.load(model)
-    positive = list(blocks.labels or []).index(trained.labels[1])
-    radius = (2 * trained.info["certificate"]["gap"]) ** 0.5
-    weights = trained.weights_of(blocks.read_feature_ids())[:, 0]
-    rows = full = 0
-    chunks = [chunk for block in blocks.chunks for chunk in block]
-    for chunk in chunks:
-        arena = Arena.of(chunk.nnz, blocks.value_type)
-        held = blocks.read([chunk], arena.room(chunk.rows), 0)
-        values = np.ones(chunk.nnz) if held.values is None else held.values.astype(np.float64)
-        sign = np.where(held.y == positive, 1.0, -1.0)
-        products = np.array([values * weights[held.indices], values * values])
-        filled = held.lengths > 0
-        margin, square = np.zeros((2, chunk.rows))
-        margin[filled], square[filled] = np.add.reduceat(products, held.starts[filled], axis=1)
-        fixed = np.abs(sign * margin - 1) > radius * np.sqrt(square)
-        rows += int(np.count_nonzero(fixed))
-        full += bool(fixed.all())
-    return rows / blocks.n_rows, full / len(chunks)

@@ -23,19 +23,10 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class Method:
-    """One way to spend the memory of a block of BMD.
+    """One way to spend the memory of a block of BMD."""
 
-    Attributes
-    ----------
-    name : str
-        As in the paper.
-    cache_frac : float
-        Share of it that is cache; the rest is the block.
-    policy : str
-    """
-
-    name: str
-    cache_frac: float
+    name: str  # as in the paper
+    cache_frac: float  # share of it that is cache; the rest is the block
     policy: str
 
     @classmethod
@@ -69,7 +60,6 @@ class Examiner:
     ----------
     store : Path
         Whose features weights are of.
-    text : Path
     """
 
     def __init__(self, store: Path, text: Path) -> None:
@@ -135,7 +125,6 @@ def watch(
 
     Parameters
     ----------
-    store, model : Path
     options : dict
         Settings of the training.
     looks : dict of str to callable

@@ -36,21 +36,13 @@ def matrices(text: Path, ids: Ints) -> Iterator[tuple[Floats, Any]]:
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Weights by feature id.
+    """Weights by feature id."""
 
-    Attributes
-    ----------
-    ids : ndarray of int64
-        Increasing.
-    W : ndarray of float64, shape (n_features, n_outputs)
-        A column a label; of two labels one, positive for the larger; one for targets.
-    labels : ndarray of float64
-        Increasing; none where labels are targets.
-    """
-
-    ids: Ints
+    ids: Ints  # increasing
+    # shape (n_features, n_outputs); a column a label; of two labels one, positive for the larger;
+    # one for targets
     W: Floats
-    labels: Floats
+    labels: Floats  # increasing; none where labels are targets
 
     def decide(self, text: Path) -> Iterator[tuple[npt.NDArray[Any], Floats]]:
         """Yield targets or places of the labels (-1 for unknown ones), and w·x, of some rows."""
@@ -95,10 +87,7 @@ LOSSES: dict[str, Callable[[Any, Floats], Any]] = {
 def objective(text: Path, loss: str, C: float, model: LinearModel) -> float:
     """Primal value: ½ |W|² + C times the loss of all rows, in float64 from the text.
 
-    Raises
-    ------
-    BenchError
-        The text has a label that the model does not know.
+    Raises `BenchError` if the text has a label that the model does not know.
     """
     from scripts.bench.tools import BenchError
 

@@ -81,7 +81,6 @@ def fetch(path: str, folder: Path, base_url: str, *, keep_archive: bool) -> None
         Of the file below the base address.
     folder : Path
         An existing folder.
-    base_url : str
     keep_archive : bool
         Keep the compressed file, too.
     """

@@ -59,10 +59,7 @@ def _below(folder: Path, skip: Collection[str] = ()) -> list[Path]:
 def list_files(inputs: Sequence[Path]) -> dict[Path, int]:
     """List the files to read, each once, with the number of the input that it is from.
 
-    Raises
-    ------
-    MakeError
-        An input does not exist, or a folder has no text.
+    Raises `MakeError` if an input does not exist, or a folder has no text.
     """
     if not inputs:
         # Packages that lie within the standard library's folder may belong to another installation.
@@ -110,10 +107,8 @@ def _comments(source: str) -> Iterator[str]:
 def python_prose(source: bytes) -> str:
     """Extract the prose of Python source: docstrings without doctests, and comments.
 
-    Raises
-    ------
-    SyntaxError, ValueError, RecursionError, MemoryError
-        It is not Python, does not decode or is nested too deeply.
+    Raises `SyntaxError` or `ValueError` or `RecursionError` or `MemoryError` if it is not Python,
+    does not decode or is nested too deeply.
     """
     text = importlib.util.decode_source(source)
     with warnings.catch_warnings():
@@ -134,10 +129,7 @@ def read_prose(files: dict[Path, int], inputs: Sequence[Path]) -> Iterator[tuple
 
     Below a folder, a file that does not decode, unpack or parse is skipped.
 
-    Raises
-    ------
-    MakeError
-        A file cannot be read.
+    Raises `MakeError` if a file cannot be read.
     """
     for path in tqdm(files, unit="file", disable=None, leave=False):
         try:
@@ -182,8 +174,6 @@ def parse_checked(
 
     Parameters
     ----------
-    parser : ArgumentParser
-    argv : sequence of str or None
     **least : int
         Smallest values of further options.
     """

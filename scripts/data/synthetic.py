@@ -42,19 +42,9 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[n
 
 @dataclass(frozen=True)
 class Problem:
-    """The distribution that rows are drawn from; see the top of this file.
+    """The distribution that rows are drawn from; see the top of this file."""
 
-    Attributes
-    ----------
-    features, nnz : int
-        Number of features, and of the nonzeros of a row in the mean.
-    real : bool
-    noise, power : float
-    classes, seed : int
-    own : float
-        Of many classes, the share of a row's nonzeros that are features of its class.
-    """
-
+    # features, nnz: number of features, and of the nonzeros of a row in the mean
     features: int
     nnz: int
     real: bool = False
@@ -62,6 +52,7 @@ class Problem:
     power: float = 0.0
     classes: int = 2
     seed: int = 0
+    # of many classes, the share of a row's nonzeros that are features of its class
     own: float = 0.3
 
     def __post_init__(self) -> None:

@@ -26,10 +26,7 @@ HEADINGS = {
 def collect(folder: Path) -> list[dict[str, Any]]:
     """Return the claims in the results of a folder, each with the name of its file.
 
-    Raises
-    ------
-    ValueError
-        There are none.
+    Raises `ValueError` if there are none.
     """
     claims = []
     for path in sorted(folder.glob("paper-*.json")):
@@ -79,7 +76,8 @@ def _summary(claims: list[dict[str, Any]]) -> str:
 
 
 def _line(claim: dict[str, Any]) -> str:
-    holds = claim["holds"] if claim["holds"] == "yes" else f"**{claim['holds']}**"
+    why = f": {claim['why']}" if claim.get("why") else ""
+    holds = claim["holds"] if claim["holds"] == "yes" else f"**{claim['holds']}**{why}"
     cells = [claim["where"], *(claim[name] for name in COLUMNS[:-1]), holds]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

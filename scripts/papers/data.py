@@ -27,31 +27,16 @@ PACKAGES = ("scipy", "numpy", "sklearn", "pandas", "matplotlib")
 
 @dataclass(frozen=True)
 class Problem:
-    """A data set and how it is trained on.
+    """A data set and how it is trained on."""
 
-    Attributes
-    ----------
-    name : str
-        Of the paper's data set.
-    text, test : Path
-    loss : str
-    C : float
-    blocks : int
-        Of BMD.
-    tol : float
-        Gap of a training to the optimum.
-    made : str
-        What it was made by; nothing if it was given.
-    """
-
-    name: str
+    name: str  # of the paper's data set
     text: Path
     test: Path
     loss: str
     C: float
-    blocks: int
-    tol: float
-    made: str = ""
+    blocks: int  # of BMD
+    tol: float  # gap of a training to the optimum
+    made: str = ""  # what it was made by; nothing if it was given
 
     @property
     def title(self) -> str:
@@ -61,28 +46,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of the paper's.
+    """One of the paper's."""
 
-    Attributes
-    ----------
-    make : callable
-        ``make(args, text, test)`` writes a text like it; what was asked of the maker.
-    loss : str
-    cost : float
-        C in the paper.
-    made_cost : float
-        C for the text that is made: as many of its rows have a free alpha then as in the paper.
-    blocks : int
-    tol : float
-        Gap of a training to the optimum that does not take too long.
-    """
-
+    # ``make(args, text, test)`` writes a text like it; what was asked of the maker
     make: Callable[[argparse.Namespace, Path, Path], str]
     loss: str
-    cost: float
+    cost: float  # C in the paper
+    # C for the text that is made: as many of its rows have a free alpha then as in the paper
     made_cost: float
     blocks: int
-    tol: float
+    tol: float  # gap of a training to the optimum that does not take too long
 
 
 def _make(name: str, text: Path, *options: str | float | Path) -> str:
@@ -174,10 +147,7 @@ def data_options(*names: str) -> dict[str, Option]:
 def problems(args: argparse.Namespace, report: Report) -> Iterator[Problem]:
     """Give the data sets one after the other, and say in the report what they are.
 
-    Raises
-    ------
-    BenchError
-        There is no such text, or it has not as many labels as the loss needs.
+    Raises `BenchError` if there is no such text, or it has not as many labels as the loss needs.
     """
     texts, tests, costs = dict(args.data), dict(args.test), dict(args.costs)
     for name in args.sets:

@@ -161,7 +161,6 @@ class Learner:
         One of `LEARNERS`.
     cost : float
         C of passive_aggressive and arow, λ of pegasos; above 0.
-    n_classes : int
     """
 
     def __init__(self, name: str, cost: float, n_classes: int) -> None:
@@ -203,7 +202,6 @@ def learn_text(
 
     Parameters
     ----------
-    text, model : Path
     learner, cost
         As in `Learner`.
     labels : sequence of float

@@ -5,7 +5,7 @@ Each experiment checks every claim of the paper by a rule: the claim holds (yes)
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scripts.bench.plot import Axes
@@ -26,8 +26,6 @@ class Claims:
 
     Parameters
     ----------
-    report : Report
-    paper : str
     where : str
         In the paper, unless a claim says it itself.
     """
@@ -37,13 +35,13 @@ class Claims:
         self._paper, self._where = paper, where
 
     def add(
-        self, claim: str, data: str, expected: str, here: str, *held: bool, where: str = ""
-    ) -> None:
+        self, claim: str, data: str, expected: str, here: str, *held: bool, where: str = "",
+        why: str = "",
+    ) -> None:  # fmt: skip
         """Judge a claim.
 
         Parameters
         ----------
-        claim : str
         data : str
             On which it was looked at.
         expected : str
@@ -54,17 +52,30 @@ class Claims:
             What of it is so.
         where : str
             In the paper.
+        why : str
+            The reason, with the measurement that shows it, if the claim does not hold.
         """
+        holds = "yes" if all(held) else "partly" if any(held) else "no"
         self._rows.append({
             "paper": self._paper, "where": where or self._where, "claim": claim, "data": data,
-            "expected": expected, "here": here,
-            "holds": "yes" if all(held) else "partly" if any(held) else "no",
+            "expected": expected, "here": here, "holds": holds,
+            "why": "" if holds == "yes" else why,
         })  # fmt: skip
 
 
 def first_at(curve: Curve, quantity: str, level: float, along: str) -> float:
     """Where a curve first is at `level` or below, in units of `along`; infinite if it never is."""
     return next((float(row[along]) for row in curve if row[quantity] <= level), math.inf)
+
+
+def told(curves: Mapping[str, Curve], quantity: str, level: float, along: str) -> str:
+    """Figures of `first_at` with their names; of a curve that ends before, its length."""
+    shown = []
+    for name, curve in curves.items():
+        value = first_at(curve, quantity, level, along)
+        more = "" if math.isfinite(value) else "more than "
+        shown.append(f"{name} {more}{number(value if not more else float(curve[-1][along]))}")
+    return ", ".join(shown)
 
 
 def words(values: Iterable[tuple[Any, float]]) -> str:
@@ -75,7 +86,7 @@ def words(values: Iterable[tuple[Any, float]]) -> str:
 def number(value: float) -> str:
     """Write a figure for a table of claims."""
     if math.isinf(value):
-        return "never"
+        return "not reached"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 10 else f"{value:.3g}"

@@ -26,21 +26,12 @@ QUICK = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
 
 @dataclass(frozen=True)
 class Reference:
-    """A model that is as good as optimal.
-
-    Attributes
-    ----------
-    primal, dual : float
-    accuracy : float
-        Share of right labels of the test text.
-    free_share : float
-        Of the rows, those whose alpha is inside its bounds.
-    """
+    """A model that is as good as optimal."""
 
     primal: float
     dual: float
-    accuracy: float
-    free_share: float
+    accuracy: float  # share of right labels of the test text
+    free_share: float  # of the rows, those whose alpha is inside its bounds
 
 
 class Trainer:
@@ -50,7 +41,6 @@ class Trainer:
     ----------
     args : Namespace
         With the options of `TRAINING`.
-    problem : Problem
     blocks : iterable of int
         Numbers of blocks to split to.
     dtype : str
@@ -142,22 +132,12 @@ def store_of(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of an online learner after some passes.
-
-    Attributes
-    ----------
-    passes : int
-    seconds : float
-        From text.
-    accuracy : float
-    learning : float or None
-        Seconds of it that were not reading, a pass.
-    """
+    """What is known of an online learner after some passes."""
 
     passes: int
-    seconds: float
+    seconds: float  # from text
     accuracy: float
-    learning: float | None = None
+    learning: float | None = None  # seconds of it that were not reading, a pass
 
 
 class Curves:
@@ -171,7 +151,6 @@ class Curves:
         By method.
     before : dict of str to float
         Seconds before the first pass: those of the split.
-    reference : Reference
     others : dict of str to list of Seen, optional
         Learners that have no dual value.
 
@@ -239,7 +218,7 @@ class Curves:
 
     def ratio(self, name: str, other: str) -> float:
         """Difference of one method over that of another: geometric mean over the passes."""
-        numbers = range(1, 1 + len(self.by_name[name]))
+        numbers = range(1, 1 + min(len(self.by_name[name]), len(self.by_name[other])))
         logs = [log(self.difference(name, k) / self.difference(other, k)) for k in numbers]
         return exp(fmean(logs))
 

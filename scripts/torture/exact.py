@@ -40,29 +40,14 @@ Variables: TypeAlias = list[dict[int, Fraction]]  # of each row, by output
 
 @dataclass
 class Certified:
-    """What one certificate was made of.
-
-    Attributes
-    ----------
-    problem : Problem, MultiProblem or OneClass
-    W : ndarray, shape (n_weights, n_outputs), float64
-    rows : list of (nonzeros, y, weight)
-        Nonzeros by feature code.
-    alphas : list of dict
-        Variables of each row, by output.
-    W_alpha : ndarray, like W
-        As the training added it up.
-    rho : float
-        Of one class.
-    certificate : Certificate
-    """
+    """What one certificate was made of."""
 
     problem: AnyProblem
-    W: npt.NDArray[np.float64]
-    rows: list[Row] = field(default_factory=list)
-    alphas: Variables = field(default_factory=list)
-    W_alpha: npt.NDArray[np.float64] | None = None
-    rho: float = 0.0
+    W: npt.NDArray[np.float64]  # shape (n_weights, n_outputs)
+    rows: list[Row] = field(default_factory=list)  # nonzeros by feature code
+    alphas: Variables = field(default_factory=list)  # variables of each row, by output
+    W_alpha: npt.NDArray[np.float64] | None = None  # as the training added it up
+    rho: float = 0.0  # of one class
     certificate: Certificate | None = None
 
 
@@ -125,17 +110,11 @@ def _variables_of(alpha: Any) -> Variables:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Objective at the weights, and at the variables: the first is never below the second.
-
-    Attributes
-    ----------
-    primal, dual : Fraction
-    outside : Fraction
-        How far a variable lies outside its bounds, relative to them: 0 but for rounding.
-    """
+    """Objective at the weights, and at the variables: the first is never below the second."""
 
     primal: Fraction
     dual: Fraction
+    # how far a variable lies outside its bounds, relative to them: 0 but for rounding
     outside: Fraction
 
     @property

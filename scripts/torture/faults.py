@@ -104,7 +104,6 @@ def run(
     ----------
     cases : int
         How many, spread over all scenarios; `ALL` for each fault at each point.
-    seed : int
     folder : Path
         Where there is room for small files.
     tell : callable

@@ -57,18 +57,10 @@ _ERRORS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A call.
+    """A call."""
 
-    Attributes
-    ----------
-    kind : str
-        One of `CHANGES`, or open, read, list, lock, stat.
-    name : str
-        Of what it was about, below the folder.
-    """
-
-    kind: str
-    name: str
+    kind: str  # one of `CHANGES`, or open, read, list, lock, stat
+    name: str  # of what it was about, below the folder
 
     @property
     def changes(self) -> bool:
@@ -78,27 +70,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What goes wrong, and at which point.
+    """What goes wrong, and at which point."""
 
-    Attributes
-    ----------
-    at : int
-        Number of the point, from 0.
-    how : str
-        ``before``, ``after``, ``mid``, ``power``, ``fail``, ``short`` or ``gone``.
-    error : int
-        Of ``fail``: an error number.
-    lasting : bool
-        Of ``fail``: from then on.
-    seed : int
-        Of ``power``: decides what survives.
-    """
-
-    at: int
-    how: str
-    error: int = 0
-    lasting: bool = False
-    seed: int = 0
+    at: int  # number of the point, from 0
+    how: str  # ``before``, ``after``, ``mid``, ``power``, ``fail``, ``short`` or ``gone``
+    error: int = 0  # of ``fail``: an error number
+    lasting: bool = False  # of ``fail``: from then on
+    seed: int = 0  # of ``power``: decides what survives
 
     def __str__(self) -> str:
         what = f" {errno.errorcode[self.error]}" if self.how == "fail" else ""
@@ -254,20 +232,11 @@ _real: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class Layer:
-    """Counts the calls of this process on what lies below a folder, and troubles one of them.
-
-    Attributes
-    ----------
-    folder : Path
-    trouble : Trouble, optional
-        Default: the points are only counted.
-    points : list of Point
-        Those there were.
-    """
+    """Counts the calls of this process on what lies below a folder, and troubles one of them."""
 
     folder: Path
-    trouble: Trouble | None = None
-    points: list[Point] = field(default_factory=list)
+    trouble: Trouble | None = None  # default: the points are only counted
+    points: list[Point] = field(default_factory=list)  # those there were
 
     def __post_init__(self) -> None:
         self._root = os.path.realpath(self.folder)

@@ -225,20 +225,11 @@ _READERS: dict[str, Sequence[Callable[[Path], Digest]]] = {
 
 @dataclass
 class Subject:
-    """A store, run or model of which copies are damaged.
+    """A store, run or model of which copies are damaged."""
 
-    Attributes
-    ----------
-    path : Path
-        The undamaged one; beside it in another folder lies another one of the same shape.
-    kind : str
-    results : list
-        What must not change, of each reader.
-    """
-
-    path: Path
+    path: Path  # the undamaged one; beside it in another folder lies another one of the same shape
     kind: str
-    results: list[Digest] = field(default_factory=list)
+    results: list[Digest] = field(default_factory=list)  # what must not change, of each reader
 
     @property
     def names(self) -> list[str]:
@@ -439,7 +430,6 @@ def run(
 
     Parameters
     ----------
-    cases : int
     seed : int
         Of all choices; the files themselves are the same for every seed.
     folder : Path

@@ -137,8 +137,6 @@ def run_examples(
 
     Parameters
     ----------
-    cases, seed : int
-    folder : Path
     tell : callable
         Is told how far it is.
     files : sequence of str

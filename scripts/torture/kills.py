@@ -64,7 +64,6 @@ def run(
     ----------
     cases : int
         How many, spread over all scenarios; `ALL` for each point of each scenario.
-    seed : int
     folder : Path
         Where there is room for small files.
     tell : callable

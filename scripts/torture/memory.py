@@ -52,42 +52,22 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True)
 class Data:
-    """Text of a shape that stresses one part of the memory.
+    """Text of a shape that stresses one part of the memory."""
 
-    Attributes
-    ----------
-    kind : {"binary", "multi", "targets"}
-    rows, nnz, features : int
-        Of the text that is repeated `times` times.
-    times : int
-    classes : int
-        Labels 1 to so many, of kind ``multi``.
-    first : int
-        The smallest id; ids are apart by `apart`.
-    apart : int
-    real : bool
-        Whether values differ from 1.
-    dtype : str
-    blocks : int
-    nights : int
-        Blocks of a few rows each that are appended.
-    giants : int
-        Rows with as many nonzeros as there are features, among the others.
-    """
-
-    kind: str
+    kind: str  # one of "binary", "multi", "targets"
+    # rows, nnz, features: of the text that is repeated `times` times
     rows: int
     nnz: int
     features: int
     times: int = 1
-    classes: int = 2
-    first: int = 1
+    classes: int = 2  # labels 1 to so many, of kind ``multi``
+    first: int = 1  # the smallest id; ids are apart by `apart`
     apart: int = 1
-    real: bool = False
+    real: bool = False  # whether values differ from 1
     dtype: str = "auto"
     blocks: int = 4
-    nights: int = 0
-    giants: int = 0
+    nights: int = 0  # blocks of a few rows each that are appended
+    giants: int = 0  # rows with as many nonzeros as there are features, among the others
 
     def lines(self, seed: int) -> Iterator[str]:
         """Yield the lines of the text that is repeated."""
@@ -128,13 +108,7 @@ NIGHT_ROWS = 150
 
 
 class Shelf:
-    """Texts, stores and models, made when they are first asked for.
-
-    Parameters
-    ----------
-    folder : Path
-    seed : int
-    """
+    """Texts, stores and models, made when they are first asked for."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
@@ -220,25 +194,15 @@ _CACHES = ("0", "0.5", "auto")
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement.
+    """One measurement."""
 
-    Attributes
-    ----------
-    number, seed : int
-        Which make it again.
-    command, data : str
-    options : tuple of str
-        Words in capitals stand for files: WEIGHTS, MODEL.
-    room : float
-        The bound, in multiples of the least.
-    """
-
+    # number, seed: which make it again
     number: int
     seed: int
     command: str
     data: str
-    options: tuple[str, ...] = ()
-    room: float = 1.0
+    options: tuple[str, ...] = ()  # words in capitals stand for files: WEIGHTS, MODEL
+    room: float = 1.0  # the bound, in multiples of the least
 
     def __str__(self) -> str:
         words = " ".join(self.options)
@@ -311,21 +275,13 @@ def cases_of(cases: int, seed: int) -> list[Case]:
 
 @dataclass
 class Outcome:
-    """What a case showed.
+    """What a case showed."""
 
-    Attributes
-    ----------
-    bound, peak : int
-        Bytes; those of the process that came closest to its bound.
-    failures : list of str
-    codes : list of int
-        Exit code of each process.
-    """
-
+    # bound, peak: bytes; those of the process that came closest to its bound
     bound: int = 1
     peak: int = 0
     failures: list[str] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)  # exit code of each process
     seconds: float = 0.0
 
     @property

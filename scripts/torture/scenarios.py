@@ -61,24 +61,13 @@ _server.set_forkserver_preload([__name__])
 
 @dataclass(frozen=True)
 class Scenario:
-    """Commands to be troubled.
+    """Commands to be troubled."""
 
-    Attributes
-    ----------
-    lines : tuple of tuple of str
-        Arguments of sbm, one command after the other.
-    before : tuple of tuple of str
-        What is run first, without trouble.
-    done : str
-        Beside success: how a command says that there is nothing left to do, a regular expression.
-    slow_swap : bool
-        The system cannot exchange the names of two folders.
-    """
-
-    lines: tuple[Line, ...]
-    before: tuple[Line, ...] = ()
+    lines: tuple[Line, ...]  # arguments of sbm, one command after the other
+    before: tuple[Line, ...] = ()  # what is run first, without trouble
+    # beside success: how a command says that there is nothing left to do, a regular expression
     done: str = "(?!)"
-    slow_swap: bool = False
+    slow_swap: bool = False  # the system cannot exchange the names of two folders
 
     @property
     def command(self) -> str:
@@ -234,24 +223,13 @@ def write_texts(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended, or was killed.
+    """A command that ended, or was killed."""
 
-    Attributes
-    ----------
-    code : int
-        Exit code; negative: the signal it died of.
-    stderr : str
-    stdout : str
-    seconds : float
-    points : list of Point
-        What it did to files, if it was not killed.
-    """
-
-    code: int
+    code: int  # exit code; negative: the signal it died of
     stderr: str
     stdout: str
     seconds: float
-    points: list[Point] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)  # what it did to files, if it was not killed
 
     @property
     def was_killed(self) -> bool:
@@ -273,8 +251,6 @@ def run_command(
     ----------
     line : sequence of str
         Its arguments.
-    folder : Path
-    trouble : Trouble, optional
     kill_after : float, optional
         Seconds until it is killed from outside.
     slow_swap : bool
@@ -432,29 +408,14 @@ def differences(found: Tree, expected: Tree) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """Trouble for a command of a scenario.
-
-    Attributes
-    ----------
-    scenario : str
-    command : int
-        Which of its commands has it.
-    trouble : Trouble or None
-        None: it is killed from outside,
-    moment : float
-        when this share of its usual time has passed.
-    more : tuple of Trouble
-        Kills of the same command when it runs again.
-    point : Point, optional
-        What was there when nothing failed.
-    """
+    """Trouble for a command of a scenario."""
 
     scenario: str
-    command: int
-    trouble: Trouble | None
-    moment: float = 0.0
-    more: tuple[Trouble, ...] = ()
-    point: Point | None = None
+    command: int  # which of its commands has it
+    trouble: Trouble | None  # None: it is killed from outside,
+    moment: float = 0.0  # when this share of its usual time has passed
+    more: tuple[Trouble, ...] = ()  # kills of the same command when it runs again
+    point: Point | None = None  # what was there when nothing failed
 
     def __str__(self) -> str:
         how = str(self.trouble) if self.trouble else f"killed at {self.moment:.3f} of its time"

@@ -14,24 +14,13 @@ class WrongError(Exception):
 
 @dataclass
 class Tally:
-    """The outcome of one section of `scripts/torture/__main__.py`.
+    """The outcome of one section of `scripts/torture/__main__.py`."""
 
-    Attributes
-    ----------
-    what : str
-        The section's name: kills, faults, flips, ...
-    tried : int
-        Cases that were run.
-    failures : list of str
-        One text per failed case, with the seed and the number that replay it.
-    figures : dict
-        Counts by kind, for example by command.
-    """
-
-    what: str
-    tried: int = 0
+    what: str  # the section's name: kills, faults, flips, ..
+    tried: int = 0  # cases that were run
+    # one text per failed case, with the seed and the number that replay it
     failures: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)  # counts by kind, for example by command
 
     def count(self, group: str, kind: str, n: int = 1) -> None:
         """Add to the count of a kind in one group of figures."""
@@ -46,7 +35,6 @@ class Tally:
 
         Parameters
         ----------
-        cases : iterable
         attempt : callable
             Runs a case; returns what went wrong.
         tell : callable

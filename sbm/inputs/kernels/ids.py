@@ -29,7 +29,6 @@ def intern(keys, begin, direct, slots, slot_keys, factor, shift, seen, n_seen, i
     Parameters
     ----------
     keys : (n,) int64
-    begin : int
     direct, slots, slot_keys, seen : the tables, in place
     factor, shift : uint64
         Parameters of the hash; see `_slot`.
@@ -112,7 +111,6 @@ def rehash(seen, n_seen, slots, slot_keys, factor, shift):
     Parameters
     ----------
     seen, slots, slot_keys : the tables, the last two in place
-    n_seen : int
     factor, shift : uint64
         Parameters of the hash; see `_slot`.
     """
@@ -136,7 +134,6 @@ def count(codes, counts, most):
     ----------
     codes : (n,) int32
     counts : (n_codes,) int, in place
-    most : int
     """
     for k in range(len(codes)):
         code = np.uint64(codes[k])

@@ -32,19 +32,12 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Scale:
-    """A map from values to places, linear or logarithmic.
+    """A map from values to places, linear or logarithmic."""
 
-    Attributes
-    ----------
-    low, high : float
-        Values at the ends, low < high; positive if the scale is logarithmic.
-    begin, end : float
-        Places of the ends. Values outside are drawn there.
-    is_log : bool
-    """
-
+    # low, high: values at the ends, low < high; positive if the scale is logarithmic
     low: float
     high: float
+    # begin, end: places of the ends. Values outside are drawn there.
     begin: float
     end: float
     is_log: bool = False
@@ -109,74 +102,43 @@ def _power(exponent: int) -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The places of what an SVG chart shows, in units of its view box.
-
-    Attributes
-    ----------
-    x_ticks, y_ticks : list of (float, str)
-    lines : list of (int, str)
-        Number of the series, and points of a polyline.
-    marks : list of (int, float, float, bool, str)
-        Number of the series, center, whether the mark is hollow, and its value in words.
-    bars : list of (int, float, float, float, float, str)
-        Number of the part, left, top, width, height, and its value in words.
-    level : float or None
-        Place of the horizontal line.
-    """
+    """The places of what an SVG chart shows, in units of its view box."""
 
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
+    # number of the series, and points of a polyline
     lines: list[tuple[int, str]] = field(default_factory=list)
+    # number of the series, center, whether the mark is hollow, and its value in words
     marks: list[tuple[int, float, float, bool, str]] = field(default_factory=list)
+    # number of the part, left, top, width, height, and its value in words
     bars: list[tuple[int, float, float, float, float, str]] = field(default_factory=list)
-    level: float | None = None
+    level: float | None = None  # place of the horizontal line
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of a series, drawn with or without a line.
+    """Points of a series, drawn with or without a line."""
 
-    Attributes
-    ----------
-    label : str
-        For the legend; empty for none.
-    number : int
-        Decides color and dashes.
-    points : sequence of (float, float)
-    style : {"line", "points", "hollow"}
-        A line with marks, marks, or large hollow marks.
-    """
-
-    label: str
-    number: int
+    label: str  # for the legend; empty for none
+    number: int  # decides color and dashes
     points: Sequence[tuple[float, float]]
+    # one of "line", "points", "hollow"; a line with marks, marks, or large hollow marks
     style: str = "line"
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """Lines over a common x axis, which starts at 0 unless it is logarithmic.
+    """Lines over a common x axis, which starts at 0 unless it is logarithmic."""
 
-    Attributes
-    ----------
-    name : str
-        Unique in a page.
-    title, x_label, y_label : str
-        With units.
-    series : sequence of Series
-    x_log, y_log : bool
-    level : (float, str), optional
-        A horizontal line and its label.
-    """
-
-    name: str
+    name: str  # unique in a page
+    # title, x_label, y_label: with units
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
     x_log: bool = False
     y_log: bool = False
-    level: tuple[float, str] | None = None
+    level: tuple[float, str] | None = None  # a horizontal line and its label
 
     def drawing(self) -> Drawing:
         """Return the chart laid out for SVG."""
@@ -207,27 +169,16 @@ def _thinned(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple
 
 @dataclass(frozen=True)
 class BarChart:
-    """Stacked bars.
+    """Stacked bars."""
 
-    Attributes
-    ----------
-    name, title, x_label, y_label : str
-        As in `LineChart`.
-    labels : sequence of str
-        Labels of the bars.
-    parts : dict of str to sequence of float
-        Heights by the name of the part, from below.
-    highest : float
-        The end of the y axis, for charts with a common scale.
-    """
-
+    # name, title, x_label, y_label: as in `LineChart`
     name: str
     title: str
     x_label: str
     y_label: str
-    labels: Sequence[str]
-    parts: Mapping[str, Sequence[float]]
-    highest: float
+    labels: Sequence[str]  # labels of the bars
+    parts: Mapping[str, Sequence[float]]  # heights by the name of the part, from below
+    highest: float  # the end of the y axis, for charts with a common scale
 
     def drawing(self) -> Drawing:
         """Return the chart laid out for SVG."""

@@ -29,50 +29,25 @@ SECONDS = ("solve", "wait", "certify", "combine", "write")
 
 @dataclass(frozen=True)
 class PassFigures:
-    """One pass of a training.
-
-    Attributes
-    ----------
-    number, rounds : int
-    solver : str
-    elapsed : float
-        Seconds from the start of the training to the end of the pass.
-    seconds : dict of str to float
-        By `SECONDS`, and ``load``.
-    dual : float
-    estimate : float or None
-        Estimated relative gap.
-    certificate : dict or None
-        ``primal``, ``dual``, ``relative_gap``.
-    metric : str
-        Of the validation data; empty without.
-    score : float or None
-    bytes_read : int
-        Since the start of the training.
-    cached, free, zero : int
-        Cached rows, and those among them that are free and at 0.
-    weights : int or None
-        Weights that are not 0, of a sparse model.
-    resident : int
-        Bytes of memory at the end of the pass.
-    """
+    """One pass of a training."""
 
     number: int
     rounds: int
     solver: str
-    elapsed: float
-    seconds: dict[str, float]
+    elapsed: float  # seconds from the start of the training to the end of the pass
+    seconds: dict[str, float]  # by `SECONDS`, and ``load``
     dual: float
-    estimate: float | None
-    certificate: dict[str, float] | None
-    metric: str
+    estimate: float | None  # estimated relative gap
+    certificate: dict[str, float] | None  # ``primal``, ``dual``, ``relative_gap``
+    metric: str  # of the validation data; empty without
     score: float | None
-    bytes_read: int
+    bytes_read: int  # since the start of the training
+    # cached, free, zero: cached rows, and those among them that are free and at 0
     cached: int
     free: int
     zero: int
-    weights: float | None
-    resident: int
+    weights: float | None  # weights that are not 0, of a sparse model
+    resident: int  # bytes of memory at the end of the pass
 
     @property
     def certified_gap(self) -> float | None:
@@ -92,74 +67,41 @@ class PassFigures:
 
 @dataclass(frozen=True)
 class BlockFigures:
-    """One block of a stream: totals up to its end.
-
-    Attributes
-    ----------
-    rows : int
-    elapsed : float
-        Seconds.
-    loss, accuracy : float or None
-        Means over rows predicted before they were learned; accuracy is in percent.
-    cached, resident : int
-        Rows in the cache, bytes of memory.
-    """
+    """One block of a stream: totals up to its end."""
 
     rows: int
-    elapsed: float
+    elapsed: float  # seconds
+    # loss, accuracy: means over rows predicted before they were learned; accuracy is in percent
     loss: float | None
     accuracy: float | None
+    # cached, resident: rows in the cache, bytes of memory
     cached: int
     resident: int
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A run of `sbm train` or `sbm stream`.
-
-    Attributes
-    ----------
-    name : str
-    folder : Path
-    kind : {"train", "stream"}
-    is_finished : bool
-    processes : int
-    passes : list of PassFigures
-        Empty for streams.
-    blocks : list of BlockFigures
-        Empty for trainings.
-    settings : dict
-    end : dict of str to float
-        Totals of the final report, with ``seconds``. Empty if the run has none.
-    sources : list of dict
-        ``name``, ``rows`` and, if known, ``bytes`` and ``sha256``. Empty without a model.
-    certificate : dict or None
-        The last one, or that of the best pass if there is validation data.
-    is_early : bool
-        Whether the training ended because the score did not improve.
-    curves : dict of str to list of (float, float)
-        Points of the curves ``roc`` and ``pr`` on the validation data, if there are any.
-    inputs : list of str
-        The store, or what was streamed.
-    changed : float
-        When the log was last written, in seconds since 1970.
-    """
+    """A run of `sbm train` or `sbm stream`."""
 
     name: str
     folder: Path
-    kind: str
+    kind: str  # one of "train", "stream"
     is_finished: bool
     processes: int = 1
-    passes: list[PassFigures] = field(default_factory=list)
-    blocks: list[BlockFigures] = field(default_factory=list)
+    passes: list[PassFigures] = field(default_factory=list)  # empty for streams
+    blocks: list[BlockFigures] = field(default_factory=list)  # empty for trainings
     settings: dict[str, Any] = field(default_factory=dict)
+    # totals of the final report, with ``seconds``. Empty if the run has none.
     end: dict[str, float] = field(default_factory=dict)
+    # ``name``, ``rows`` and, if known, ``bytes`` and ``sha256``. Empty without a model.
     sources: list[dict[str, Any]] = field(default_factory=list)
+    # the last one, or that of the best pass if there is validation data
     certificate: dict[str, float] | None = None
-    is_early: bool = False
+    is_early: bool = False  # whether the training ended because the score did not improve
+    # points of the curves ``roc`` and ``pr`` on the validation data, if there are any
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    inputs: list[str] = field(default_factory=list)
-    changed: float = 0.0
+    inputs: list[str] = field(default_factory=list)  # the store, or what was streamed
+    changed: float = 0.0  # when the log was last written, in seconds since 1970
 
     @property
     def tol(self) -> float:
@@ -209,11 +151,9 @@ def read_log(path: Path, convert: Callable[[Event], T], *, skip_damaged: bool = 
 
     Parameters
     ----------
-    path : Path
     convert : callable
         Returns what to keep of an event. ValueError, KeyError, TypeError and AttributeError mean
         that the line is damaged.
-    skip_damaged : bool
 
     Raises
     ------

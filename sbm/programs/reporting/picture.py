@@ -20,11 +20,11 @@ import numpy.typing as npt
 from sbm.errors import SettingsError, StoreError
 from sbm.models.metrics import Confusion
 from sbm.programs.reporting.charts import COLORS, LineChart, Series
-from sbm.store.files import write_atomically
+from sbm.store.files import require_place, write_atomically
 from sbm.units import count, format_label, format_number
 
 __all__ = [
-    "check_confusion", "check_output", "check_picture", "draw_charts", "draw_metric",
+    "check_confusion", "check_picture", "draw_charts", "draw_metric",
     "path_charts", "write_confusion",
 ]  # fmt: skip
 
@@ -37,16 +37,6 @@ _DASHES = ("-", "--", ":", "-.", (0, (9, 3)))
 # ------------------------------------------------------------------------------------------ checks
 
 
-def check_output(path: Path, option: str) -> None:
-    """Raise `StoreError` if `path` is a folder or its folder does not exist."""
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; give a file name with {option}")
-    if not path.parent.is_dir():
-        raise StoreError(
-            f"{path.parent} is not a folder; create it, or choose another place with {option}"
-        )
-
-
 def check_picture(path: str | Path, option: str, otherwise: str = "omit --png") -> None:
     """Check before any work that a picture can be written.
 
@@ -55,7 +45,7 @@ def check_picture(path: str | Path, option: str, otherwise: str = "omit --png") 
     SettingsError
         The name does not end in .png, or matplotlib is not installed.
     StoreError
-        As `check_output`.
+        As `require_place`.
     """
     path = Path(path)
     if path.suffix.lower() != ".png":
@@ -65,7 +55,7 @@ def check_picture(path: str | Path, option: str, otherwise: str = "omit --png") 
             f"drawing {path} needs matplotlib, which is not installed; install it "
             f"(pip install matplotlib), or {otherwise}"
         )
-    check_output(path, option)
+    require_place(path, option)
 
 
 def check_confusion(paths: Sequence[str | Path]) -> None:
@@ -76,11 +66,11 @@ def check_confusion(paths: Sequence[str | Path]) -> None:
     SettingsError
         A name ends in neither .tsv nor .png, or matplotlib is needed and not installed.
     StoreError
-        As `check_output`.
+        As `require_place`.
     """
     for path in map(Path, paths):
         if path.suffix.lower() == ".tsv":
-            check_output(path, "--confusion")
+            require_place(path, "--confusion")
         elif path.suffix.lower() == ".png":
             check_picture(path, "--confusion", "choose a name that ends in .tsv for a table")
         else:
@@ -103,10 +93,7 @@ def _write(path: str | Path, pieces: Iterable[bytes], option: str) -> None:
 def draw_charts(charts: Sequence[LineChart], path: str | Path) -> None:
     """Draw line charts side by side into a PNG file.
 
-    Raises
-    ------
-    StoreError
-        The file cannot be written.
+    Raises `StoreError` if the file cannot be written.
     """
     figure = _figure(5.0 * len(charts) + 1.0, 4.4)
     keys: dict[str, Any] = {}

@@ -121,8 +121,6 @@ class Deal:
 
     Parameters
     ----------
-    seed, first_block : int
-    n_blocks : int
     shuffle : bool
         Deal a random permutation of each batch in equal parts; else deal row by row, in turn.
     """
@@ -193,12 +191,6 @@ class Dealer:
 
     Parameters
     ----------
-    folder : Path
-    first_block : int
-    options : SplitOptions
-    ids : IdTable
-    labels : Labels
-    pool : ThreadPoolExecutor
     largest : tuple of int, optional
         Rows and nonzeros of the largest block of the store; by default, new blocks get about this
         size.

@@ -36,10 +36,6 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
     ways : str
         Advice if it exists.
 
-    Yields
-    ------
-    Path
-
     Raises
     ------
     StoreError
@@ -49,25 +45,16 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
     _refuse_to_replace(target, force, ways)
     with contextlib.ExitStack() as locks:
         _lock_older(target, locks)
-        partial = _make_partial(target, locks)
-        try:
-            store_files.remove_leftovers(partial)
-            yield partial
-            _refuse_to_replace(target, force, ways)
-            put_in_place(partial, target)
-        finally:
-            remove([partial])  # holds an older store, or an incomplete one
+        # At the end it holds an older store, or an incomplete one.
+        partial = locks.enter_context(scratch(target))
+        yield partial
+        _refuse_to_replace(target, force, ways)
+        put_in_place(partial, target)
 
 
 @contextlib.contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """Provide a folder for blocks that do not fit in memory; it is removed at the end.
-
-    Parameters
-    ----------
-    target : Path
-        The folder is ``TARGET.partial``.
-    """
+    """Provide the folder ``TARGET.partial``, which is removed at the end."""
     with contextlib.ExitStack() as locks:
         partial = _make_partial(target, locks)
         try:
@@ -81,10 +68,7 @@ def scratch(target: Path) -> Iterator[Path]:
 def appended(target: Path) -> Iterator[dict[str, Any]]:
     """Lock a store to append to and yield its manifest. On failure, remove what was added.
 
-    Raises
-    ------
-    StoreError
-        The target is not a store, is a shard, or is in use.
+    Raises `StoreError` if the target is not a store, is a shard, or is in use.
     """
     store_files.require_whole(store_files.BlockStore(target))  # create no lock file elsewhere
     with lock(target / "lock", f"the store {target}"):
@@ -114,13 +98,8 @@ def new_shards(target: Path, n_shards: int, force: bool) -> Iterator[Path]:
     ----------
     target : Path
         The store to divide: ``big.sbm`` for ``big.0.sbm`` and so on.
-    n_shards : int
     force : bool
         Replace existing shards.
-
-    Yields
-    ------
-    Path
 
     Raises
     ------

@@ -24,21 +24,7 @@ PIECE_BYTES = 5 * PIECE  # memory of a piece of text and its rows
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The arguments of `sbm.split` that determine a store.
-
-    Attributes
-    ----------
-    blocks, block_size : int or None
-        Number of blocks, or bytes of a block.
-    dtype : {"float32", "float64"}
-    seed, shuffle, level, on_error, min_count, shards
-        As in `sbm.split`.
-    threads : int
-        Maximum number of threads; see `within`.
-    mem : int
-        Memory of the whole process in bytes, without the library that reads the input.
-    is_for_training : bool
-        Whether the rows are read for a training, in messages.
+    """The arguments of `sbm.split` that determine a store, and what they become.
 
     Raises
     ------
@@ -46,18 +32,19 @@ class SplitOptions:
         An option is out of range.
     """
 
+    # blocks, block_size: number of blocks, or bytes of a block
     blocks: int | None
     block_size: int | None
-    dtype: str
+    dtype: str  # one of "float32", "float64"
     seed: int
     shuffle: bool
     level: int
-    threads: int
+    threads: int  # maximum number of threads; see `within`
     on_error: str
     min_count: int
     shards: int | None
-    mem: int = 0
-    is_for_training: bool = False
+    mem: int = 0  # memory of the whole process in bytes, without the library that reads the input
+    is_for_training: bool = False  # whether the rows are read for a training, in messages
 
     def __post_init__(self) -> None:
         blocks, shards = self.blocks, self.shards
@@ -140,17 +127,7 @@ class SplitOptions:
 
 @dataclass(frozen=True)
 class Reading:
-    """How `sbm.train` reads text or matrices: arguments of `sbm.split`.
-
-    Attributes
-    ----------
-    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
-        As in `sbm.split`.
-    feature_names, names, name
-        As in `sbm.split`.
-    keep_store : str, Path or None
-        Store to write.
-    """
+    """How `sbm.train` reads text or matrices: arguments of `sbm.split`, and a store to write."""
 
     blocks: int | None = None
     dtype: str = "auto"
@@ -168,10 +145,19 @@ class Reading:
     keep_store: str | Path | None = None
 
     def input_options(self) -> InputOptions:
-        """Return how to read the inputs."""
-        return input_options(
-            self.format, self.hash_bits, self.label, self.categorical, self.weight, self.exclude,
-            self.feature_names, self.names,
+        """Return how to read the inputs.
+
+        Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read.
+        """
+        table = NameTable() if self.names else None
+        if self.feature_names is not None:
+            if table is None:
+                raise SettingsError("feature_names is given, but names are left out; omit one")
+            table.read(self.feature_names)
+        categorical = None if self.categorical is None else tuple(self.categorical)
+        return InputOptions(
+            self.format, self.hash_bits, self.label, categorical, self.weight,
+            tuple(self.exclude), names=table, words=LabelWords(),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int) -> SplitOptions:
@@ -181,34 +167,6 @@ class Reading:
             self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None,
             is_for_training=True,
         )  # fmt: skip
-
-
-def input_options(
-    format: str | None,  # noqa: A002  its name on the command line
-    hash_bits: int | None,
-    label: str | None,
-    categorical: Sequence[str] | None,
-    weight: str | None,
-    exclude: Sequence[str],
-    feature_names: str | Path | Sequence[str] | None,
-    names: bool,
-) -> InputOptions:
-    """Return how to read inputs, from the arguments of `sbm.split`.
-
-    Raises
-    ------
-    DataError, StoreError
-        The file of names is invalid or cannot be read.
-    """
-    table = NameTable() if names else None
-    if feature_names is not None:
-        if table is None:
-            raise SettingsError("feature_names is given, but names are left out; omit one")
-        table.read(feature_names)
-    chosen = None if categorical is None else tuple(categorical)
-    return InputOptions(
-        format, hash_bits, label, chosen, weight, tuple(exclude), names=table, words=LabelWords()
-    )
 
 
 def batch_bytes(mem: int) -> int:
@@ -231,10 +189,7 @@ def check_ids(
     While features are counted there are no batches, but their memory stays reserved: a table that
     grows needs more than its final size.
 
-    Raises
-    ------
-    MemoryPlanError
-        They do not fit.
+    Raises `MemoryPlanError` if they do not fit.
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
     needed += 0 if names is None else names.nbytes

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled import load
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import convert_inputs
-from sbm.inputs.idtable import IdTable, count_codes, drop_unknown
+from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
@@ -29,6 +30,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+kernels = load("sbm.inputs.kernels.ids")
+
+
 class FeatureCounter:
     """Counts the rows of each feature, without keeping rows.
 
@@ -36,7 +40,6 @@ class FeatureCounter:
     ----------
     ids : IdTable
         With `append`, the ids of the store, which are kept however few new rows have them.
-    options : SplitOptions
     names : NameTable, optional
         Receives the names of features.
 
@@ -64,7 +67,7 @@ class FeatureCounter:
             self._counts = counts
         add_names(self._names, text)
         check_ids(self.ids, self._options, self._counts.nbytes, self._names)
-        count_codes(text.indices, self._counts, self._options.min_count)
+        kernels.count(text.indices, self._counts, self._options.min_count)
         self.n_rows += len(text.labels)
         self.nnz += len(text.indices)
 
@@ -81,21 +84,11 @@ class FeatureCounter:
 
 @dataclass(frozen=True)
 class Counted:
-    """Result of the first of two readings.
+    """Result of the first of two readings."""
 
-    Attributes
-    ----------
-    sources : list of Source
-        The sources at that time.
-    n_rare : int
-        Number of rare features, which are dropped.
-    nnz : int
-        Nonzeros, including those of rare features.
-    """
-
-    sources: list[Source]
-    n_rare: int
-    nnz: int
+    sources: list[Source]  # the sources at that time
+    n_rare: int  # number of rare features, which are dropped
+    nnz: int  # nonzeros, including those of rare features
 
 
 def count_features(
@@ -113,10 +106,6 @@ def count_features(
         As in `read_sources`.
     ids : IdTable
         Receives the ids to keep.
-
-    Returns
-    -------
-    Counted
     """
     again = [source.again() for source in sources]  # the counters are for the second reading
     counter = FeatureCounter(ids, options, names_of_features(sources))
@@ -143,24 +132,17 @@ class CodedText:
 
     Attributes
     ----------
-    labels : ndarray, shape (n_rows,), float64
-    indptr : ndarray, shape (n_rows + 1,), int64
-    indices : ndarray, shape (nnz,), int32
-    values : ndarray, shape (nnz,), float32 or float64, or None
-        None when every value is 1.
-    unknown : ndarray, shape (n_unknown,), int32
-        Positions in `indices` without a code, in order.
-    unknown_ids : ndarray, shape (n_unknown,), int64
     names, weights
         As in `ParsedText`.
     """
 
-    labels: npt.NDArray[np.float64]
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.floating] | None
+    labels: npt.NDArray[np.float64]  # shape (n_rows,)
+    indptr: npt.NDArray[np.int64]  # shape (n_rows + 1,)
+    indices: npt.NDArray[np.int32]  # shape (nnz,)
+    values: npt.NDArray[np.floating] | None  # shape (nnz,); None when every value is 1
+    # shape (n_unknown,); positions in `indices` without a code, in order
     unknown: npt.NDArray[np.int32]
-    unknown_ids: npt.NDArray[np.int64]
+    unknown_ids: npt.NDArray[np.int64]  # shape (n_unknown,)
     names: NewNames | None = None
     weights: npt.NDArray[np.float64] | None = None
 
@@ -199,7 +181,7 @@ class CodedText:
         """
         if len(self.unknown):  # `look_up` does not find large ids
             self.indices[self.unknown] = ids.find(self.unknown_ids)
-        nnz, ones = drop_unknown(self.indptr, self.indices, self.values)
+        nnz, ones = kernels.drop_unknown(self.indptr, self.indices, self.values)
         if ones:
             buffers.give_back(self.values)
         values = None if ones or self.values is None else self.values[:nnz]
@@ -306,10 +288,8 @@ def read_sources(
     ----------
     what : str
         Name of the step for `progress`.
-    sources : list of Source
     taker : Taker
         Receives the pieces, in order.
-    options : SplitOptions
     pool : ThreadPoolExecutor
         Threads for parsing.
     progress : Progress

@@ -43,30 +43,23 @@ def find_sources(
     """
     if store is not None:
         require_path(store, "the store")
-    if is_frame(inputs):
-        if append:
-            manifest = store_files.read_manifest(Path(str(store)))
-            options = replace(options, words=_words_of(manifest))
-            if (record := store_files.names_of(manifest)) is not None:
-                options = options.following(record, str(store))
-        if store is None:
-            raise SettingsError("a table has no file name; name the store: sbm.split(table, S)")
-        return [frame_source(inputs, name, with_hash_bits(options))], store
-    names, chunks = _names_or_chunks(inputs)
-    if chunks is not None:
-        if store is None:
-            raise SettingsError("chunks have no file name; name the store: sbm.split(chunks, S)")
-        if append:
-            options = replace(options, words=_words_of(store_files.read_manifest(Path(store))))
-        return [chunk_source(chunks, name, options)], store
+    is_table = is_frame(inputs)
+    names, chunks = ([], None) if is_table else _names_or_chunks(inputs)
+    if store is None and (is_table or chunks is not None):
+        what, one = ("a table has", "table") if is_table else ("chunks have", "chunks")
+        raise SettingsError(f"{what} no file name; name the store: sbm.split({one}, S)")
     if append and store is None:
         names, store = _find_store(names)
     if append and store is not None:
         manifest = store_files.read_manifest(Path(store))
         options = replace(options, words=_words_of(manifest))
         names_before = store_files.names_of(manifest)
-        if names_before is not None:
+        if names_before is not None and chunks is None:
             options = options.following(names_before, str(store))
+    if is_table:
+        return [frame_source(inputs, name, with_hash_bits(options))], store
+    if chunks is not None:
+        return [chunk_source(chunks, name, options)], store
     sources = open_inputs(names, options)
     if not sources:
         raise DataError("no input; expected files, glob patterns, or - for standard input")

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SbmError, StoreError
-from sbm.inputs.text import expand_inputs, parse_sources
+from sbm.inputs.parsing import ParsedText
+from sbm.inputs.text import convert_sources, expand_inputs
 from sbm.programs.splitting.deal import replay
 from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
@@ -70,7 +71,6 @@ class RowWeights:
 
     Parameters
     ----------
-    store : BlockStore
     source : str or Path
         Text with one weight per line for each row of the store, in the order of its text, without
         expired sources; plain, .gz, .bz2, .xz or .zst.
@@ -134,10 +134,7 @@ class RowWeights:
     def read(self, chunk: Chunk, out: Floats) -> None:
         """Write the weights of a chunk's rows to `out`, shape (at least n_rows,).
 
-        Raises
-        ------
-        StoreError
-            The temporary file cannot be read.
+        Raises `StoreError` if the temporary file cannot be read.
         """
         place = 8 * self._place[chunk.block, chunk.number]
         try:  # pread, because several threads read
@@ -183,8 +180,8 @@ class _WeightText:
         """Yield the weights of each piece, parsed as LIBSVM text without features."""
         with ThreadPoolExecutor(1, "sbm-parse") as pool:
             sources = expand_inputs([self._source])
-            for source, parsed in parse_sources(
-                sources, pool, ahead=2, dtype="float64", reasons=_REASONS
+            for source, parsed in convert_sources(
+                sources, pool, ParsedText.copy, ahead=2, dtype="float64", reasons=_REASONS
             ):
                 weights: Floats = parsed.labels
                 features = np.diff(parsed.indptr)
@@ -199,7 +196,7 @@ class _WeightText:
                     raise DataError(f"{place}: {reason.format(token=token)}")
                 self._read += len(weights)
                 self.checksum = zlib.crc32(weights.tobytes(), self.checksum)
-                yield weights.copy()
+                yield weights
 
     def take(self, n: int, n_rows: int) -> Floats:
         """Return the next `n` of `n_rows` weights."""

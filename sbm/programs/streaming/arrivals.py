@@ -73,55 +73,27 @@ class _Positions:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text is read.
+    """How text is read."""
 
-    Attributes
-    ----------
-    dtype : {"float32", "float64"}
-    skip : bool
-        Whether to skip malformed lines.
-    parsers : int
-        Number of threads.
-    largest_line : int
-        Maximum bytes per line.
-    """
-
-    dtype: str
-    skip: bool
-    parsers: int
-    largest_line: int
+    dtype: str  # one of "float32", "float64"
+    skip: bool  # whether to skip malformed lines
+    parsers: int  # number of threads
+    largest_line: int  # maximum bytes per line
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The sizes that determine the memory for rows.
+    """The sizes that determine the memory for rows."""
 
-    Attributes
-    ----------
-    rows, nnz : int
-        Number of rows and nonzeros.
-    longest : int
-        Most nonzeros in a row.
-    features : int
-        Number of distinct ids.
-    largest_id : int
-        Largest id that is small enough for a plain array.
-    hashed : bool
-        Whether there are larger ids, which are hashed.
-    labels : int
-        Number of distinct classes.
-    has_values : bool
-        Whether there is a value other than 1.
-    """
-
+    # rows, nnz: number of rows and nonzeros
     rows: int = 0
     nnz: int = 0
-    longest: int = 0
-    features: int = 0
-    largest_id: int = 0
-    hashed: bool = False
-    labels: int = 0
-    has_values: bool = False
+    longest: int = 0  # most nonzeros in a row
+    features: int = 0  # number of distinct ids
+    largest_id: int = 0  # largest id that is small enough for a plain array
+    hashed: bool = False  # whether there are larger ids, which are hashed
+    labels: int = 0  # number of distinct classes
+    has_values: bool = False  # whether there is a value other than 1
 
 
 # Before there is a plan, any row fits.
@@ -192,45 +164,22 @@ class _CodedPiece:
 
 @dataclass(frozen=True)
 class Reached:
-    """The position of a stream.
+    """The position of a stream."""
 
-    Attributes
-    ----------
-    needs : Needs
-        Sizes of the rows so far.
-    position : list of dict
-        Position in each source.
-    pending : list of dict of str to ndarray
-        Rows that were read, but are not among the rows so far.
-    """
-
-    needs: Needs
-    position: list[Record]
-    pending: list[Arrays]
+    needs: Needs  # sizes of the rows so far
+    position: list[Record]  # position in each source
+    pending: list[Arrays]  # rows that were read, but are not among the rows so far
 
 
 @dataclass(frozen=True)
 class Block:
-    """Gathered rows, in the given buffer.
-
-    Attributes
-    ----------
-    rows : Rows
-    reached : Reached
-        Position after its last row.
-    wanted : Needs, optional
-        Needs including the next row, if that does not fit the plan.
-    is_last : bool
-        Whether there are no more rows.
-    is_cut : bool
-        Whether the stream was stopped before the block was full.
-    """
+    """Gathered rows, in the given buffer."""
 
     rows: Rows
-    reached: Reached
-    wanted: Needs | None
-    is_last: bool
-    is_cut: bool
+    reached: Reached  # position after its last row
+    wanted: Needs | None  # needs including the next row, if that does not fit the plan
+    is_last: bool  # whether there are no more rows
+    is_cut: bool  # whether the stream was stopped before the block was full
 
 
 class Arrivals:
@@ -240,12 +189,8 @@ class Arrivals:
 
     Parameters
     ----------
-    sources : list of Source
-    ids : IdTable
     labels : Labels, optional
         Class codes; None for targets.
-    options : TextOptions
-    patience : Patience
     reached : Reached, optional
         Position of an earlier process.
     fixed : bool
@@ -406,10 +351,6 @@ class Arrivals:
             What rows may need: features, ids, labels, values other than 1.
         may_end : callable
             Returns whether the block may end early when no text arrives.
-
-        Returns
-        -------
-        Block
         """
         n, nnz, room = 0, 0, len(into.indices)
         needs, wanted = self.reached.needs, None

@@ -62,7 +62,6 @@ class Incremental:
 
     Parameters
     ----------
-    settings : Settings
     labels : list of float, optional
         Label of each class code; None for regression and one-class.
     n_features : int
@@ -100,10 +99,7 @@ class Incremental:
     def refuse_changes(self, settings: Settings) -> None:
         """Check that settings are those of the first batch, except memory, threads and seed.
 
-        Raises
-        ------
-        SettingsError
-            A setting has changed.
+        Raises `SettingsError` if a setting has changed.
         """
         before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
         for name in before.keys() - {"seed", *FREE}:
@@ -121,10 +117,6 @@ class Incremental:
         batch : Rows
             Contiguous rows; `y` has the dtype `target_type`. Values are stored with their own
             dtype, float32 or float64.
-
-        Returns
-        -------
-        Model
 
         Raises
         ------

@@ -61,23 +61,12 @@ def learner_shape(problems: list[AnyProblem]) -> Shape:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A learner, and rooms for the blocks that it learns.
-
-    Attributes
-    ----------
-    learner : OnePass
-    arena : Arena
-        The nonzeros of the caches, followed by those of each room.
-    rooms : list of Rows
-        Uninitialized rows, whose starts count from the begin of the room.
-    begins : list of int
-        Offset of each room in the arena.
-    """
+    """A learner, and rooms for the blocks that it learns."""
 
     learner: OnePass
-    arena: Arena
-    rooms: list[Rows]
-    begins: list[int]
+    arena: Arena  # the nonzeros of the caches, followed by those of each room
+    rooms: list[Rows]  # uninitialized rows, whose starts count from the begin of the room
+    begins: list[int]  # offset of each room in the arena
 
     @classmethod
     def of(

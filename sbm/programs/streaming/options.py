@@ -16,7 +16,7 @@ from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
-from sbm.settings import Settings, nearest
+from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration
 
@@ -61,23 +61,14 @@ def _refuse_training(folder: Path) -> None:
 
 @dataclass
 class Opened:
-    """The open run of a stream.
-
-    Attributes
-    ----------
-    run : Run
-    settings : Settings
-    options : StreamOptions
-    record : dict
-        The last checkpoint; empty for a new stream.
-    state : dict of str to ndarray
-        The arrays of the last checkpoint.
-    """
+    """The open run of a stream."""
 
     run: Run
     settings: Settings
     options: StreamOptions
+    # the last checkpoint; empty for a new stream
     record: dict[str, Any] = field(default_factory=dict)
+    # the arrays of the last checkpoint
     state: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
@@ -143,47 +134,30 @@ ROUNDS = 3  # as in the paper's SBM-in-3
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream in addition to `Settings`.
+    """Options of a stream in addition to `Settings`."""
 
-    Attributes
-    ----------
-    classes : tuple of float, optional
-        All labels that may occur. Default: labels are added as they occur.
-    dtype : {"float32", "float64"}
-        Type of values other than 1.
-    on_error : {"fail", "skip"}
-        What to do with a malformed line.
-    checkpoint_every : str or float
-        Seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints.
-    follow : bool
-        Wait for more text at the end of the last file.
-    idle_timeout : float or str, optional
-        End the stream after this many seconds without text.
-    """
-
+    # all labels that may occur. Default: labels are added as they occur.
     classes: tuple[float, ...] | None = None
-    dtype: str = "float32"
-    on_error: str = "fail"
+    dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
+    on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
+    # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
     checkpoint_every: str | float = "60s"
-    follow: bool = False
-    idle_timeout: float | str | None = None
+    follow: bool = False  # wait for more text at the end of the last file
+    idle_timeout: float | str | None = None  # end the stream after this many seconds without text
 
     def __post_init__(self) -> None:
         for name, known in (
             ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if value not in known:
-                raise SettingsError(
-                    f"unknown {name.replace('_', '-')} {value!r}; use one of {', '.join(known)}"
-                    f"{nearest(str(value), known)}"
-                )
+            refuse_unknown(name.replace("_", "-"), str(getattr(self, name)), known)
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(float(label) for label in self.classes))
-            self._check_classes(self.classes)
+            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+                shown = ",".join(map(format_number, self.classes))
+                raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
@@ -207,12 +181,6 @@ class StreamOptions:
         values = {name: getattr(self, name) for name in (*KEPT, *_USUAL)}
         classes = values["classes"]
         return {**values, "classes": None if classes is None else list(classes)}
-
-    @staticmethod
-    def _check_classes(classes: Sequence[float]) -> None:
-        if len(set(classes)) < len(classes) or len(classes) < 2:
-            shown = ",".join(map(format_number, classes))
-            raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
 
     @property
     def commit_interval(self) -> tuple[float, int]:
@@ -238,10 +206,7 @@ _USUAL = ("checkpoint_every", "on_error")
 def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
     """Return the previous values, updated by the current ones.
 
-    Raises
-    ------
-    SettingsError
-        A value in `kept` has changed.
+    Raises `SettingsError` if a value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:

@@ -31,20 +31,11 @@ _ROW_VARIABLES = 4
 
 @dataclass(frozen=True)
 class StreamPlan(Budget):
-    """The memory plan of a stream.
+    """The memory plan of a stream."""
 
-    Attributes
-    ----------
-    size : Size
-        Sizes of block, cache and weights.
-    value_type : {"ones", "float32", "float64"}
-    planned : Needs
-        What rows may need: features, ids, labels, values other than 1.
-    """
-
-    size: Size
-    value_type: str
-    planned: Needs
+    size: Size  # sizes of block, cache and weights
+    value_type: str  # one of "ones", "float32", "float64"
+    planned: Needs  # what rows may need: features, ids, labels, values other than 1
 
 
 def _id_table(largest_id: int, growth: int) -> tuple[int, int]:
@@ -94,17 +85,12 @@ def plan_stream(
         Share of the working set that is cache, in [0, 1).
     shape : Shape
         Its `n_weights` is ignored; `copies` is the number of arrays of the size of W.
-    needs : Needs
     dtype : {"float32", "float64"}
         Type of values other than 1.
     what : str
         The stream's name for messages.
     reserved : int
         Bytes for the windows of decompressors.
-
-    Returns
-    -------
-    StreamPlan
 
     Raises
     ------

@@ -27,28 +27,15 @@ FIRST_MARK = 1024  # rows
 
 @dataclass
 class Sums:
-    """Sums over rows.
+    """Sums over rows."""
 
-    Attributes
-    ----------
-    rows, correct : int
-        Number of rows, and of correct predictions (one-class: rows inside).
-    loss : float
-        Sum of losses, without C.
-    """
-
+    # rows, correct: number of rows, and of correct predictions (one-class: rows inside)
     rows: int = 0
     correct: int = 0
-    loss: float = 0.0
+    loss: float = 0.0  # sum of losses, without C
 
     def add(self, correct: npt.NDArray[np.bool_], losses: Floats) -> None:
-        """Add rows.
-
-        Raises
-        ------
-        DataError
-            The sum of losses exceeds the range of a float.
-        """
+        """Add rows. Raises `DataError` if the sum of losses exceeds the range of a float."""
         self.rows += len(losses)
         self.correct += int(np.count_nonzero(correct))
         with np.errstate(over="ignore"):
@@ -115,8 +102,6 @@ def row_losses(
 
     Parameters
     ----------
-    loss : Loss
-    problems : sequence of Problem, MultiProblem or OneClass
     y : ndarray, shape (n,), int32 or float64
         Class codes or targets.
     table : ndarray, shape (n, n_outputs of all problems), float64

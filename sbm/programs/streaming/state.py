@@ -82,10 +82,6 @@ class Stream:
     ----------
     path : Path
         Path of the model.
-    opened : Opened
-    sources : list of Source
-    progress : Progress
-    is_stopped : callable
 
     Attributes
     ----------
@@ -396,10 +392,7 @@ class Stream:
     def _use_less(self, before: int) -> StreamPlan:
         """Return a smaller plan, and use its bound from now on.
 
-        Raises
-        ------
-        MemoryPlanError
-            There is no smaller plan.
+        Raises `MemoryPlanError` if there is no smaller plan.
         """
         plan = smaller(partial(self._plan, self._needs), before, f"learning {self.path}")
         self._mem = plan.mem

@@ -116,7 +116,6 @@ def radix_sort(words, n, low, width, counts):
     ----------
     words : (at least 2 n,) uint64, in place
         Overwritten up to 2 n.
-    n, low, width : int
     counts : (256,) int64
         Scratch.
     """

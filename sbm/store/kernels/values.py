@@ -62,7 +62,6 @@ def look_up(codes, table, n_distinct, words):
     ----------
     codes : (n,) uint8
     table : (LARGEST_TABLE,) uint32 or uint64
-    n_distinct : int
     words : (n,) same type as table, filled in place
     """
     largest = np.uint8(0)
