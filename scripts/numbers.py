@@ -110,7 +110,8 @@ def _command(name: str) -> str:
     """Return the command of a result, for a cell."""
     from scripts.bench.everything import RESULTS
 
-    return f"`python -m scripts.{RESULTS[name].command.removesuffix(' -o OUT')}`"
+    command = RESULTS[name].command.removesuffix(" -o OUT").removesuffix(" --json OUT.json")
+    return f"`python -m scripts.{command}`"
 
 
 def day() -> str:
@@ -422,6 +423,19 @@ def claims() -> str:
     counts = Counter(claim["holds"] for claim in found)
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("yes", "partly", "no"))
     return f"**{len(found)} claims, each on one data set: {said}.**\n"
+
+
+# --------------------------------------------------------------------------- docs/security.md
+
+
+def torture() -> str:
+    """Return how many cases the torture runs tried, and how many failed."""
+    rows = []
+    for path in sorted((ROOT / "scripts/results").glob("torture-*.json")):
+        for one in result(path.stem)["rows"]:
+            numbers = [f"{one['tried']:,}", f"{one['failures']:,}"]
+            rows.append([one["what"], *numbers, _command(path.stem)])
+    return _table(["what", "cases", "failures", "command"], rows)
 
 
 # --------------------------------------------------------------------------------- README.md

@@ -74,8 +74,8 @@ def test_words_weights_and_names_come_back(tmp_path):
     assert found[0][0] == ["cat", "ox"]
 
 
-def test_command_writes_text_to_standard_output(tmp_path):
-    (tmp_path / "a.svm").write_text("1 2:0.1\n-1 3:1e-20 7:1\n")
+def test_command_writes_text_with_ascending_ids(tmp_path):
+    (tmp_path / "a.svm").write_text("1 7:0.1\n-1 3:1e-20 7:1\n")
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm")
     report = sbm.cat(tmp_path / "a.sbm", tmp_path / "b.svm")
     assert (tmp_path / "b.svm").read_text() == (tmp_path / "a.svm").read_text()

@@ -107,6 +107,12 @@ def test_shells_complete_files_and_choices(line, kind, values):
     assert {item.value for item in found} == set(values.split() or [""])
 
 
+def test_unreadable_files_are_no_wrong_usage():
+    for command in cli.commands.values():
+        for option in command.params:
+            assert not getattr(option.type, "readable", False), (command.name, option.name)
+
+
 def test_options_of_train_are_grouped():
     titles = re.findall(r"^([A-Z].*):$", help_of("train"), re.M)
     assert titles[:4] == ["Options", "Memory and speed", "Classes and rows", "Validation"]

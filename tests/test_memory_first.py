@@ -464,6 +464,7 @@ def test_kept_store_is_in_place_when_text_is_read(tmp_path):
     for is_finished in (False, True):  # the same command
         report = sbm.train(text, path, settings_of(), blocks=3, keep_store=kept)[1]
         assert (report["resumed"], report["was_finished"]) == (True, is_finished)
+        assert report["read"]["bytes"] == sbm.info(kept)["bytes"]
     assert path.read_bytes() == expected
     assert sbm.train(kept, path, settings_of())[1]["was_finished"]
     for data, n in ((text, 4), (text_of(tmp_path, n=9, name="more.svm"), 3)):

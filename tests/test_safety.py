@@ -209,7 +209,7 @@ def test_change_under_a_reader_is_not_reported_as_damage(here, monkeypatch, is_e
         sbm.split("b.svm", "r.sbm", append=True, blocks=2)
 
 
-def test_run_at_work_is_in_use_for_other_settings_and_tune(here):
+def test_run_at_work_is_in_use_for_other_commands(here):
     sbm.split("a.svm", "r.sbm", blocks=2)
     sbm.train("r.sbm", "r.model", {"max_passes": 1, "tol": 1e-9})
     record = Run.read(Path("r.model.run"))
@@ -220,6 +220,8 @@ def test_run_at_work_is_in_use_for_other_settings_and_tune(here):
             sbm.train("r.sbm", "r.model", {"C": 7.0})
         with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
             sbm.tune("r.sbm", "r.model", Cs=[1.0, 2.0])
+        with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
+            sbm.stream("a.svm", "r.model")
     with pytest.raises(SettingsError, match=r"unfinished training with other settings: -C 1.0"):
         sbm.train("r.sbm", "r.model", {"C": 7.0})
 

@@ -150,7 +150,7 @@ LISTS = pa.array([[1.0]] * N)
 REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
-    ({"city": None}, {}, r"no column city, which the data before have.*--exclude city"),
+    ({"city": None}, {}, r"found no column city, which the data before have.*--exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
     ({"label": None}, {}, r"found no label or y or target"),
     ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
@@ -158,7 +158,11 @@ REFUSED = [
     ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
     ({}, {"categorical": ["v"]}, r"column v of --categorical not found"),
     ({}, {"weight": "city"}, r"weights in column city have type large_string"),
-    ({"size": pa.array([np.inf] + [1.0] * (N - 1))}, {}, r"row 1: found inf in column size"),
+    (
+        {"size": pa.array([np.inf] + [1.0] * (N - 1))},
+        {},
+        r"found inf in column size, but only finite",
+    ),
     ({"label": pa.array([None] + ["yes"] * (N - 1))}, {}, r"row 1: found '' where a label"),
     ({}, {"hash_bits": 2}, r"columns \w+ and \w+ have the same id in 2 bits; use --hash-bits \d"),
 ]
@@ -173,6 +177,16 @@ def test_bad_table_is_refused_whole(tmp_path, columns, options, facts):
     with pytest.raises(DataError, match=facts):
         sbm.split(files, tmp_path / "a.sbm", **{**OPTIONS, **options})
     assert not list(tmp_path.glob("*.sbm*"))
+
+
+def test_csv_without_a_column_of_the_others_is_refused(tmp_path):
+    for name, text in (("a", "x,z,label\n1,2,1\n"), ("b", "x,label\n1,0\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    with pytest.raises(DataError, match=r"b\.csv:1: found no column z, which the data before"):
+        sbm.split([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "a.sbm")
+    assert not list(tmp_path.glob("*.sbm*"))
+    sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm")
+    sbm.split(tmp_path / "b.csv", tmp_path / "a.sbm", append=True)  # a warning
 
 
 def test_prediction_refuses_a_column_of_another_type(tmp_path):

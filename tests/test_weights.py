@@ -1,5 +1,7 @@
 """Row weights: each is used for its row with any kind of store; and errors."""
 
+import errno
+
 import numpy as np
 import pytest
 from families import Case, make_store
@@ -142,11 +144,19 @@ def test_invalid_weights_are_reported_with_line(store, text, facts, monkeypatch)
         fit(store, weights=str(path))
 
 
-def test_missing_weights_are_rejected(store):
+def test_missing_weights_are_rejected(store, monkeypatch):
     with pytest.raises(DataError, match=r"no\.txt"):
         fit(store, weights=str(store.parent / "no.txt"))
     with pytest.raises(SettingsError, match=r"weights.* 3"):
         sbm.Settings(weights=3)
+
+    def refuse(name, patience):
+        raise PermissionError(errno.EACCES, "Permission denied", name)
+
+    (store.parent / "v.txt").write_text("1\n")
+    monkeypatch.setattr(text_module, "_open", refuse)
+    with pytest.raises(PermissionError, match=r"v\.txt"):  # of the file, not of the folder
+        fit(store, weights=str(store.parent / "v.txt"))
 
 
 def test_balanced_classes_count_weights_of_rows(tmp_path):

@@ -19,6 +19,7 @@ from sbm.cli.options import (
     LIBLINEAR,
     NEW_FILE,
     ON_ERROR,
+    PATH,
     TEST,
     THREADS,
     given_settings,
@@ -82,7 +83,7 @@ _READING = {
         help="Column of a table to leave out; may be repeated.",
     ),
     "feature_names": click.option(
-        "--feature-names", type=click.Path(), metavar="FILE",
+        "--feature-names", type=PATH, metavar="FILE",
         help="Names of features, for text that has only ids: a line ID NAME for each.",
     ),
     "names": click.option(
@@ -113,7 +114,7 @@ def cli() -> None:
 
 
 @cli.command(cls=Command, example="sbm split day*.svm.gz -o week.sbm --blocks 24")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=PATH)
 @click.option(
     "-o", "--output", "store", type=NEW_FILE, metavar="STORE",
     help="Store to write.  [default: the first INPUT's name with .sbm]",
@@ -172,7 +173,7 @@ def split(
 @cli.command(
     cls=LiblinearCommand, example="sbm train big.svm -C 0.1 --mem 2GB --json", stopped=RESUMES
 )
-@click.argument("data", nargs=-1, metavar="[DATA]...", type=click.Path())
+@click.argument("data", nargs=-1, metavar="[DATA]...", type=PATH)
 @click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
     help="Model to write.  [default: the first DATA's name with .model]",
@@ -296,7 +297,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 
 @cli.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
 @click.argument("model", type=FILE)
-@click.argument("data", metavar="INPUT", type=click.Path())
+@click.argument("data", metavar="INPUT", type=PATH)
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
     help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
@@ -352,7 +353,7 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 
 
 @cli.command(cls=Command, example="zcat day*.svm.gz | sbm stream - -o day.model --mem 2GB")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=click.Path())
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", type=PATH)
 @click.option("-o", "--output", "model", type=NEW_FILE, metavar="MODEL", help="Model to write.")
 @click.option("--rounds", metavar="N", help="Maximum rounds over a working set.  [default: 3]")
 @settings_of("stream", "rounds")
@@ -628,7 +629,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 )  # fmt: skip
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(
-    "--test", type=click.Path(), metavar="FILE",
+    "--test", type=PATH, metavar="FILE",
     help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
 @shared

@@ -11,7 +11,7 @@ from sbm.errors import SettingsError
 from sbm.settings import SETTINGS, Settings, option_name
 
 __all__ = [
-    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "TEST",
+    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "PATH", "TEST",
     "THREADS", "given_settings", "read_settings", "settings_of", "some", "without",
 ]  # fmt: skip
 
@@ -27,12 +27,12 @@ class _NewFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-FILE = click.Path(path_type=Path)
-NEW_FILE = _NewFile(path_type=Path)
+# Without a check that files are readable: their readers report errors, with exit code 1.
+FILE = click.Path(path_type=Path, readable=False)
+NEW_FILE = _NewFile(path_type=Path, readable=False)
+PATH = click.Path(readable=False)  # or a pattern, a URL, "-"
 
-TEST = click.option(
-    "--test", type=click.Path(), metavar="FILE", help="Also predict this file at the end."
-)
+TEST = click.option("--test", type=PATH, metavar="FILE", help="Also predict this file at the end.")
 ON_ERROR = click.option(
     "--on-error", type=click.Choice(["fail", "skip"]),
     help="What to do with a malformed line.  [default: fail]",
@@ -61,8 +61,8 @@ LAST = ""  # --warm-start without a name
 # Arguments of click.option that do not follow from the table of settings.
 _MORE: dict[str, dict[str, Any]] = {
     "class_weight": {"multiple": True},
-    "weights": {"type": click.Path()},
-    "warm_start": {"type": click.Path(), "is_flag": False, "flag_value": LAST},
+    "weights": {"type": PATH},
+    "warm_start": {"type": PATH, "is_flag": False, "flag_value": LAST},
 }
 
 

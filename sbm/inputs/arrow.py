@@ -283,12 +283,6 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
     before.
     """
     options, words = source.options, []
-    missing = [name for name in options.kinds if name not in schema.names]
-    if missing and options.labels is True:
-        raise DataError(
-            f"{source.name} has no column {missing[0]}, which the data before have; add it, or "
-            f"leave it out of all with --exclude {missing[0]}"
-        )
     for k, name in enumerate(schema.names):
         if k in columns.ignored:
             continue
@@ -304,8 +298,9 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
         elif k == columns.weight and is_word:
             raise DataError(f"{source.name}: weights in column {name} have type {kind}")
         elif k != columns.weight:
-            before = source.options.kinds.setdefault(name, is_word)
-            if before != is_word:
+            before = options.kinds[name]
+            options.kinds[name] = is_word
+            if before not in (None, is_word):
                 held = "words" if before else "numbers"
                 raise DataError(
                     f"{source.name}: column {name} has type {kind}, but held {held} in the data "

@@ -67,7 +67,8 @@ class Columns:
         Raises
         ------
         DataError
-            A column is missing, a name occurs twice, or two names have the same id.
+            A column is missing (also one of the tables before), a name occurs twice, or two names
+            have the same id.
         """
         assert options.hash_bits is not None
         twice = [name for name, n in Counter(names).items() if n > 1]
@@ -111,6 +112,7 @@ class Columns:
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
         columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
         columns_of._refuse_collisions(place)
+        columns_of._refuse_missing(place)
         return columns_of
 
     def _features(self) -> list[int]:
@@ -121,6 +123,17 @@ class Columns:
     def features(self) -> list[str]:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
+
+    def _refuse_missing(self, place: str) -> None:
+        """Raise `DataError` if a feature of the tables before has no column."""
+        missing = [name for name in self.options.kinds if name not in self.names]
+        if missing and self.options.labels is True:
+            raise DataError(
+                f"{place}: found no column {missing[0]}, which the data before have; add it, or "
+                f"leave it out of all with --exclude {missing[0]}"
+            )
+        for name in self.features:
+            self.options.kinds.setdefault(name, None)
 
     def _refuse_collisions(self, place: str) -> None:
         """Raise `DataError` if two columns have the same id."""
@@ -197,8 +210,10 @@ class Columns:
             table: _Floats = np.column_stack([numbers for _, _, numbers in numeric])
             for row, j in np.argwhere(np.abs(table) > limit)[:_MOST_PROBLEMS].tolist():
                 k, column, _ = numeric[j]
-                cell = f"{column.text(row).strip()} in column {self.names[k]}"
-                refused.setdefault(row, f"found {cell}, {TOO_LARGE}")
+                cell = column.text(row)
+                reason = "but only finite numbers are allowed"
+                reason = reason if NOT_FINITE.fullmatch(cell) else TOO_LARGE
+                refused.setdefault(row, f"found {cell.strip()} in column {self.names[k]}, {reason}")
             here, columns = np.nonzero((table != 0) & ~np.isnan(table) & (np.abs(table) <= limit))
             rows.append(here)
             ids.append(self.ids[where[columns]])

@@ -177,7 +177,7 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     words = [name for source in hashed for name in source.categorical]
     record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
     kinds = {k: v for source in hashed for k, v in source.options.kinds.items()}
-    numbers = [name for name, is_word in kinds.items() if not is_word]
+    numbers = [name for name, is_word in kinds.items() if is_word is False]
     record |= {"numbers": numbers} if numbers else {}
     return record | ({"columns": columns} if columns else {})
 

@@ -42,8 +42,8 @@ class InputOptions:
     columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
     names: NameTable | None = None  # receives the names of features; None to drop them
     words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
-    # whether each column of the tables read so far holds only words
-    kinds: dict[str, bool] = field(default_factory=dict)
+    # whether each column of the tables read so far holds only words; None for CSV
+    kinds: dict[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bits = self.hash_bits

@@ -34,8 +34,9 @@ def cat(
 ) -> dict[str, Any]:
     """Write the rows of a store in the order of its sources, without expired ones.
 
-    Splitting the output again gives the same rows. LIBSVM text has no row weights and no words: a
-    label that is a word is written as its number. Parquet and Feather files have both.
+    Splitting the output again gives the same rows. Ids are in ascending order. LIBSVM text has no
+    row weights and no words: a label that is a word is written as its number. Parquet and Feather
+    files have both.
 
     Parameters
     ----------
@@ -92,8 +93,12 @@ def cat(
 
 
 def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
-    """Yield the rows of a store in the order of its sources, about `_NNZ` nonzeros at a time."""
+    """Yield the rows of a store in the order of its sources, about `_NNZ` nonzeros at a time.
+
+    Ids are in ascending order, as LIBLINEAR requires.
+    """
     ids, done = store.read_feature_ids(), 0
+    ranks = np.argsort(np.argsort(ids))
     progress.start("cat", store.n_rows, "rows")
     words = dict(zip(store.labels or [], store.label_names, strict=False))
     for chunks, order in text_order(store):
@@ -111,6 +116,8 @@ def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
                 some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
                 some.lengths,
             ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
+            begins = np.repeat(np.arange(len(some)) << 32, some.lengths)
+            places = places[np.argsort(begins + ranks[rows.indices[places]])]
             y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
             yield SparseRows(
                 [words[label] for label in y.tolist()] if words else y,

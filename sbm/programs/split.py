@@ -317,11 +317,14 @@ def read_rows(
         if keep is not None and is_kept:
             until.close()  # puts the store in place
             folder = keep
-        elif keep is not None and origins(store_files.read_manifest(keep)) != origins(manifest):
-            raise StoreError(
-                f"{keep} exists and has other rows, or rows dealt to blocks differently; name "
-                "another with --keep-store"
-            )
+        elif keep is not None:
+            kept = store_files.read_manifest(keep)
+            if origins(kept) != origins(manifest):
+                raise StoreError(
+                    f"{keep} exists and has other rows, or rows dealt to blocks differently; name "
+                    "another with --keep-store"
+                )
+            report["bytes"] = sum(block["bytes"] for block in kept["blocks"])
         rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
         yield BlockStore(folder, rows), report
 

@@ -23,6 +23,7 @@ import sys
 
 from scripts.bench import (
     blocks,
+    charts,
     converge,
     drift,
     everything,
@@ -44,7 +45,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
-    optima, ranks, sparse, newton, converge, everything,
+    optima, ranks, sparse, newton, converge, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

@@ -84,7 +84,7 @@ def _troubled(
 
 _EXISTS = r"exists; (add to it with --append|replace it with --force)"
 _KNOWN = r"is already in .* as .*\(same SHA-256\)"
-_GONE = r"has no source"
+_GONE = r"was already dropped from"
 _SPLIT = "split -q a.svm -o s.sbm --blocks 6 --threads 2"
 _REPLACE = "split -q b.svm c.svm -o s.sbm --blocks 3 --force"
 _APPEND = ("split -q --append s.sbm b.svm --blocks 2", "split -q --append s.sbm c.svm --blocks 2")
@@ -257,7 +257,8 @@ def run_command(
         As if the system could not exchange the names of two folders.
     """
     beside = folder.with_name(folder.name + ".said")
-    shutil.rmtree(beside, ignore_errors=True)
+    for place in (beside, folder.with_name(folder.name + ".shadow")):  # of the command before
+        shutil.rmtree(place, ignore_errors=True)
     beside.mkdir()
     for name in ("out", "err"):
         (beside / name).touch()  # it may be killed before it gets there
@@ -338,6 +339,7 @@ _OF_THE_CLOCK = (
     "seconds", "mark", "elapsed", "log_bytes", "bytes_read", "peak_rss_bytes", "resumed",
     "crc32",  # of headers that hold those names; the files themselves are compared
 )  # fmt: skip
+_DATE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 _SERIAL = re.compile(r"(alpha-\d+|state)[.-]\d+\.sba")
 
 
@@ -347,7 +349,8 @@ def read_tree(folder: Path) -> Tree:
     Left out are: when a source was added or expired (and with it the checksum of the manifest), the
     running numbers in the names of a run's files, which count commits and thus depend on the clock,
     too, the lines of a log, and of run.json seconds, the memory of the process, what was read
-    ahead (by bytes), the length of the log, and whether the training was resumed.
+    ahead (by bytes), the length of the log, and whether the training was resumed, and of a page its
+    date.
     """
     tree = {}
     for path in sorted(folder.rglob("*")):
@@ -364,6 +367,8 @@ def _without_clock(path: Path) -> bytes:
     data = path.read_bytes()
     if path.name == "log.jsonl":
         return b""
+    if path.suffix == ".html":
+        return _DATE.sub(b"", data)
     try:
         if _SERIAL.fullmatch(path.name):
             return _without_name(path)
@@ -505,8 +510,7 @@ class Stage:
 
     def begin(self) -> Path:
         """Make the folder of a case."""
-        for folder in (self.folder, self.folder.with_name("case.shadow")):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self._start, self.folder)
         return self.folder

@@ -112,6 +112,8 @@ class RowWeights:
         except SbmError:  # some are also OSErrors
             raise
         except OSError as error:
+            if error.filename == str(source):
+                raise
             raise write_error(folder.resolve(), error) from error
         if self.total == 0:
             raise DataError(f"{source}: all weights are 0; at least one must be above 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -49,14 +48,17 @@ def _refuse_training(folder: Path) -> None:
     """Check that the stream's run would not replace an unfinished training."""
     if not (folder / RECORD).is_file():
         return
-    with contextlib.suppress(StoreError):  # an unreadable run cannot be resumed anyway
+    try:
         record = Run.read(folder)
-        if record.get("kind") == "stream" or is_finished(record):
-            return
-        raise SettingsError(
-            f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
-            "with -o, or remove that folder"
-        )
+    except StoreError:  # it cannot be resumed anyway
+        return
+    if record.get("kind") == "stream" or is_finished(record):
+        return
+    Run.require_free(folder)
+    raise SettingsError(
+        f"{folder} holds an unfinished training that would be lost; write the model elsewhere "
+        "with -o, or remove that folder"
+    )
 
 
 @dataclass

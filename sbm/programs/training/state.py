@@ -226,6 +226,7 @@ def run_to_resume(
     if record.get("kind") == "stream":
         if settings.warm_start is not None:
             return None  # reported by the warm start
+        Run.require_free(folder)
         raise StoreError(
             f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
             "-o, or replace it with --fresh"
