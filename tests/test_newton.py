@@ -101,14 +101,9 @@ def income_table(n: int = 3000) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
-def test_auto_switches_on_unscaled_data(
-    loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
-    _, report = sbm.train(store, tmp_path / "small.model", {"loss": loss, "bias": 1.0})
-    assert (report["switched_after"] is None) == (loss != "hinge")  # Newton costs nothing here
-    monkeypatch.setattr("sbm.programs.training.newton._UNNOTICED", -1e12)
     begin = time.perf_counter()
     model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
     assert report["converged"]
@@ -124,6 +119,15 @@ def test_auto_switches_on_unscaled_data(
     found = X @ full_weights(model, 7)[:, 0] + model.bias * model.bias_weights[0]
     assert np.mean((found > 0) == (y > 0)) > 0.87
     assert sbm.train(store, path, {"loss": loss, "bias": 1.0})[1]["was_finished"]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_auto_starts_with_newton_if_that_is_cheap(loss: str, tmp_path: Path) -> None:
+    X, y = income_table(12_000)
+    store = make_store(tmp_path, X, y)
+    _, report = sbm.train(store, tmp_path / "m.model", {"loss": loss})
+    assert report["solver"] == "newton"
+    assert (report["switched_after"] is None) == (loss == "squared_hinge")
 
 
 def test_auto_compares_expected_work() -> None:

@@ -25,7 +25,9 @@ __all__ = [
 MOST_FEATURES = 5000  # with which a matrix is considered
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
-_UNNOTICED = 5e7  # nanoseconds; the start of the program takes several times as many
+# Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
+# the program takes to start.
+_LEAST_WORK, _UNNOTICED = 1e7, 5e7
 _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
@@ -188,7 +190,7 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     sample = sample_rows(store, smooth=True)
     work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
     few = work.dual(1, _FEW_ROUNDS * store.n_rows * problems)
-    return work.newton() < few + _UNNOTICED
+    return few > _LEAST_WORK and work.newton() < few + _UNNOTICED
 
 
 def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
