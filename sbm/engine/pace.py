@@ -53,7 +53,6 @@ LEAST_FRAC = 0.25
 NEWTON_PASSES, FEW_NEWTON_PASSES = 8, 3
 SAMPLE_STEPS = 5
 INTERIOR_STEPS = 15
-PRODUCTS = 100  # of conjugate gradients
 LARGE_SAMPLE = 100  # rows per weight
 MOMENT = 2e7  # nanoseconds
 PASS_TIME = 5e6  # nanoseconds of a pass, whatever its size
@@ -204,12 +203,14 @@ class Work:
     rows, nnz, weights, problems : int
         Numbers of rows, their nonzeros, and weights of each problem.
     sample, near : int
-        Rows that Newton's method starts from, 0 for conjugate gradients, and rows near a kink.
-        Without any, the loss is smooth. Otherwise each pass is followed by solving these rows.
+        Rows that Newton's method starts from, and rows near a kink. Without any, the loss is
+        smooth. Otherwise each pass is followed by solving these rows.
     listed : bool
         Whether a visit of coordinate descent is of a row with the variables of all problems.
     iterates : bool
         Whether a visit of coordinate descent takes several evaluations of the loss.
+    products : int
+        Visits of all rows by a method without a matrix; 0 with a matrix.
     """
 
     rows: int
@@ -220,6 +221,7 @@ class Work:
     near: int = 0
     listed: bool = False
     iterates: bool = False
+    products: int = 0
 
     @property
     def _each(self) -> float:
@@ -236,8 +238,9 @@ class Work:
         each, weights = self._each, self.weights
         pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
         read, factor = 100 + 6 * each, 0.5 * weights**3
-        if self.sample == 0:  # conjugate gradients
-            return self.problems * PRODUCTS * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
+        if self.products:
+            visits = self.problems * self.products
+            return visits * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
         is_large = self.sample >= LARGE_SAMPLE * weights
         passes = FEW_NEWTON_PASSES if is_large else NEWTON_PASSES
         passes = 1 if self.sample >= self.rows else passes

@@ -31,6 +31,8 @@ _LEAST_WORK, _UNNOTICED = 1e7, 5e7
 _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
+_VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
+_PRODUCTS, _VISITS = 100, 300  # of all rows, by conjugate gradients and by accelerated descent
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
@@ -60,8 +62,7 @@ def suits_newton(settings: Settings, store: BlockStore, processes: int = 1) -> b
     """Return whether `auto` considers Newton's method."""
     if newton_refusal(settings):
         return False
-    # Kinks in the derivative make conjugate gradients slow.
-    suits = processes == 1 and not settings.calibrate and not LOSSES[settings.loss].rests
+    suits = processes == 1 and not settings.calibrate
     return suits or store.n_features <= MOST_FEATURES
 
 
@@ -87,8 +88,10 @@ def refuse_newton(settings: Settings) -> None:
 
 def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> bool:
     """Return whether a matrix of features x features would be too large, and is not needed."""
-    if settings.solver != "newton" or not is_smooth(problems[0].loss):
+    if settings.solver != "newton" or isinstance(settings.validate, float):
         return False
+    if not is_smooth(problems[0].loss):
+        return store.n_features > MOST_FEATURES and not settings.intercept
     n_weights = store.n_features + (problems[0].bias > 0)
     most = _MOST_SHARE * settings.mem_bytes
     return n_weights > MOST_FEATURES or hessian_bytes(n_weights, len(problems), True) > most
@@ -97,10 +100,12 @@ def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem
 def newton_row_bytes(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int
 ) -> int:
-    """Return the bytes per row of a second-order training of one model with a smooth loss."""
-    if settings.solver != "newton" or not is_smooth(problems[0].loss) or models > 1:
+    """Return the bytes per row of a second-order training of one model, but near a kink."""
+    if settings.solver != "newton" or models > 1:
         return 0
-    return _SEARCH_ROW + 8 * len(problems) * is_wide(settings, store, problems)
+    if is_wide(settings, store, problems):
+        return _VISIT_ROW + 8 * len(problems)
+    return _SEARCH_ROW if is_smooth(problems[0].loss) else 0
 
 
 def bytes_of_matrices(
@@ -148,7 +153,7 @@ def sample_rows(store: BlockStore, smooth: bool) -> int:
 
 
 def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
-    """Return the bytes of the rows near a kink; 0 for methods that have none."""
+    """Return the bytes of the rows near a kink; 0 for methods with a matrix that have none."""
     if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
         return 0
     capacity = near_capacity(store, plan, n_problems, settings.intercept)
@@ -198,7 +203,8 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
     sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
-    if near == 0 and store.n_features > MOST_FEATURES:
-        sample = 0  # products instead of a matrix
+    visits = (_VISITS if first.loss.rests else _PRODUCTS) * (store.n_features > MOST_FEATURES)
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
-    return Work(store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates)
+    return Work(
+        store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates, visits
+    )

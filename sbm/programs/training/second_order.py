@@ -27,6 +27,7 @@ from sbm.programs.training.newton import (
 from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
+from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
@@ -70,7 +71,9 @@ class NewtonSteps:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
-            if is_wide:
+            if is_wide and problem.loss.rests and not problem.intercept and engine.comm.size == 1:
+                self.methods.append(Accelerated(given, engine.pauses.after_look))
+            elif is_wide:
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(given, searches))
