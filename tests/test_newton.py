@@ -279,8 +279,10 @@ def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
     ("loss", "ranks", "stop"), [("log_loss", 1, 15), ("log_loss", 2, 4), ("hinge", 1, 150)]
 )
 def test_products_resume_to_the_same_bytes(
-    loss: str, ranks: int, stop: int, tmp_path: Path
+    loss: str, ranks: int, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SHARE", 0.0)
     X, y = Case(loss, 2).rows(n=400, noise=2.0)
     store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
     settings = {"loss": loss, "C": 10.0, "checkpoint_every": 0, **FIRM}

@@ -154,7 +154,7 @@ class Accelerated(Newton):
         """Restore the state."""
         self.kappa, self.momentum = float(record["kappa"]), int(record["momentum"])
         self.rounds = float(record["rounds"])
-        self.centre, self.before = arrays["newton_centre"], arrays["newton_before"]
+        self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
         self._random[:] = arrays["newton_random"]
         first = 0
         for block, n in record["rows"]:

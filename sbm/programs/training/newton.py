@@ -32,7 +32,8 @@ _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 _VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
-_PRODUCTS, _VISITS = 100, 300  # of all rows, by conjugate gradients and by accelerated descent
+# Visits of all rows, by conjugate gradients and by accelerated descent.
+_PRODUCTS, _VISITS = 100, {True: 300, False: 2000}  # of a squared loss, and of another
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
@@ -203,7 +204,8 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
     sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
-    visits = (_VISITS if first.loss.rests else _PRODUCTS) * (store.n_features > MOST_FEATURES)
+    visits = _VISITS[first.loss.squared] if first.loss.rests else _PRODUCTS
+    visits *= store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
     return Work(
         store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates, visits
