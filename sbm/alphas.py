@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Alphas", "Dense", "Lists", "blend", "join", "no_alphas"]
-
 
 @dataclass
 class Dense:

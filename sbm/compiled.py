@@ -45,12 +45,6 @@ import numpy as np
 
 from sbm.errors import SbmError
 
-__all__ = [
-    "COMPILE_HERE", "FOLDER", "NATIVE", "PROCESSOR", "Kernel", "KernelError", "end_with",
-    "fingerprint", "folder", "keep", "load", "places", "run_compiler", "stop_compilers",
-    "unusable",
-]  # fmt: skip
-
 # Set in the environment of a process that may compile. Others start a child process to compile,
 # because compiling takes tens of megabytes that are never freed.
 COMPILE_HERE = "SBM_COMPILE_HERE"

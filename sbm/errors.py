@@ -7,10 +7,6 @@ traceback.
 from os import PathLike
 from typing import Any
 
-__all__ = [
-    "DataError", "MemoryPlanError", "SbmError", "SettingsError", "StoreError", "require_path",
-]  # fmt: skip
-
 
 class SbmError(Exception):
     """Base class of all errors caused by input, files or settings."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-__all__ = ["LOSSES", "MOST_RESTING", "Loss"]
-
 
 @dataclass(frozen=True)
 class Loss:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SPARE", "Arena", "Rows"]
-
 SPARE = 16  # nonzeros that kernels may overwrite after the cache, and read after the arena's end
 
 

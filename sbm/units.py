@@ -10,11 +10,6 @@ from collections.abc import Sequence
 
 from sbm.errors import SettingsError
 
-__all__ = [
-    "BYTES", "TIME", "choose_unit", "count", "format_number", "format_size", "in_megabytes",
-    "parse_duration", "parse_grid", "parse_moment", "parse_size",
-]  # fmt: skip
-
 # Units and their size, smallest first.
 BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 TIME = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))

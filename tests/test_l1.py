@@ -1,5 +1,6 @@
 """Sparse models: optima, certificates, little memory, resuming, and what is refused."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,34 @@ def test_certificate_bounds_the_optimum(
         assert report["dual"] <= fine["primal"] <= report["primal"] * (1 + 1e-12)
     assert fine["n_nonzero"] == np.count_nonzero(best.W) + np.count_nonzero(best.bias_weights)
     assert best.certificate["gap"] == fine["gap"]
+
+
+@pytest.mark.parametrize(("loss", "labels"), [(loss, n) for loss, n, r in CASES if r == "l1"])
+@pytest.mark.parametrize("bias", [{"bias": 2.0}, {"intercept": True}])
+def test_screened_features_are_0_at_the_optimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, labels: int, bias: dict[str, Any]
+) -> None:
+    """The bound of a gradient is one for the optimum, after every pass."""
+    found: list[tuple[Array, Array]] = []
+    screen = l1.ColumnSteps._screen
+
+    def watched(steps: l1.ColumnSteps) -> None:
+        screen(steps)
+        fits = steps._reads.fits
+        found.append((steps.reach.copy(), np.max([np.abs(fit.g) for fit in fits], axis=0)))
+
+    monkeypatch.setattr(l1.ColumnSteps, "_screen", watched)
+    monkeypatch.setattr(l1, "_WITHIN", 1e5)  # several passes
+    monkeypatch.setattr(l1, "_SHRINK", 0.01)
+    store = make_store(tmp_path, *rows(labels), blocks=3)
+    _, report = train(store, loss=loss, penalty="l1", C=0.2, tol=1e-9, **bias)
+    assert report["converged"]
+    assert len(found) > 3
+    last = found[-1][1]
+    for reach, _ in found:
+        assert (reach >= last - 1e-4).all()
+    assert all((a >= b).all() for (a, _), (b, _) in pairwise(found))
+    assert (found[-1][0] < 1).sum() > 5
 
 
 def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:

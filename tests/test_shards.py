@@ -211,6 +211,3 @@ def test_missing_file_of_a_shard_is_detected(shards):
     lost.unlink()
     with pytest.raises(StoreError, match=f"{lost} has 0 bytes.* {size}"):
         check(shards[0])
-
-
-# --------------------------------------------------------------------------------------- commands

@@ -14,16 +14,6 @@ from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 
-__all__ = [
-    "RESUMES",
-    "STARTS_AGAIN",
-    "Command",
-    "Commands",
-    "LiblinearCommand",
-    "Terminal",
-    "shared",
-]
-
 # Printed when a command was stopped.
 STARTS_AGAIN = "no partial files were left"
 RESUMES = "run the same command to resume from the last checkpoint, if there is one"

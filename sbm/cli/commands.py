@@ -37,9 +37,6 @@ from sbm.losses import LOSSES
 from sbm.settings import Settings
 from sbm.units import parse_grid
 
-__all__ = ["cli"]
-
-
 _BUDGET = 3  # exit code
 _STORE = click.argument("store", required=False, type=FILE)
 _MODEL = click.option(

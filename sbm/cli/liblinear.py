@@ -14,11 +14,6 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings, option_name
 
-__all__ = [
-    "DEFAULT_SOLVER", "OPTIONS", "SOLVERS", "Option", "expand_weights", "read_options",
-    "refuse_cross_validation",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Option:

@@ -13,8 +13,6 @@ from sbm.settings import Settings
 if TYPE_CHECKING:
     from sbm.distributed.comm import Comm
 
-__all__ = ["abort", "launch", "meet", "refuse_several", "wait_for_first"]
-
 _OF_SEVERAL = ("train",)  # commands that several processes share
 _LATER = 1.0  # seconds; see `wait_for_first`
 

@@ -7,11 +7,6 @@ from typing import Any
 from sbm.settings import Settings
 from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
 
-__all__ = [
-    "cat", "check", "expire", "export", "info", "inspect", "inspect_table", "not_converged",
-    "open_lines", "plan", "precompile", "quality", "report", "split", "stream", "train", "tune",
-]  # fmt: skip
-
 Report = dict[str, Any]
 Lines = Iterator[str]
 
@@ -329,10 +324,15 @@ def plan(report: Report) -> Lines:
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
         "solver": _solver(report),
         "passes": passes,
-        "total": _in_time(report["seconds"]),
+        "total": _in_time(report["seconds"]) + _turns(report),
     }.items():
         if report["solver"] is not None or name not in ("cache", "solver"):  # of sparse models
             yield f"{name:>8}  {text}"
+
+
+def _turns(report: Report) -> str:
+    n = report.get("turns", 1)
+    return f", in {n} turns of some classes each" if n > 1 else ""
 
 
 def _solver(report: Report) -> str:

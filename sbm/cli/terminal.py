@@ -16,12 +16,6 @@ from sbm.engine.progress import Progress
 from sbm.errors import SbmError
 from sbm.units import format_size
 
-__all__ = [
-    "INTERRUPTED", "Bars", "complain", "echo", "is_flushed", "stop_signals", "stoppable",
-    "streams",
-]  # fmt: skip
-
-
 # Control characters in file names could move the cursor of a terminal, or worse.
 _CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if chr(c) not in "\t\n"}
 

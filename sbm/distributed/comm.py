@@ -27,8 +27,6 @@ from sbm.errors import SettingsError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["EXIT_TIMEOUT", "Comm", "MpiComm", "SerialComm", "launched_size", "world"]
-
 Floats = npt.NDArray[np.float64]
 Message = tuple[int, npt.NDArray[Any]]
 

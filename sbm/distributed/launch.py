@@ -17,8 +17,6 @@ from typing import NoReturn
 from sbm.distributed.comm import launched_size
 from sbm.errors import SettingsError
 
-__all__ = ["become", "launch_line"]
-
 
 def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line that runs an sbm command with several ranks.

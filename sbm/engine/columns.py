@@ -37,19 +37,20 @@ Result = TypeVar("Result")
 
 AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 # Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
-# together (counts, squares, packed and other sizes, last pass, column; to choose features: eight).
-_OF_A_FIT, _OF_ALL = 2, 14
+# together (counts, squares, packed and other sizes, last pass, reach, column; to choose features:
+# eight).
+_OF_A_FIT, _OF_ALL = 2, 15
 # Doubles per row: margins of each model, and of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 5
-# Bytes per column: feature, start, gain, and if it is packed its place and last row; and of each
-# model that is solved.
-_COLUMN, _COLUMN_OF_A_SOLVE = 48, 200
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
+# Bytes per column: feature, start, gain, place; and of each model that is solved. What chooses the
+# features, in turn with the solver, is counted among the doubles per feature.
+_COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 28, 144, 64
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
 _ROW = 4  # bytes of a row's number in a column
 
 
 def _column_bytes(solves: int) -> int:
-    return _COLUMN + _COLUMN_OF_A_SOLVE * solves
+    return _COLUMN + _COLUMN_OF_A_SOLVE * solves - _CHOOSING
 
 
 def _wanted(store: BlockStore, n_weights: int, fits: int) -> int:
@@ -362,7 +363,7 @@ class ColumnPasses:
 
     def finish(self) -> int:
         """Compute objectives and lower bounds of all models; return the rows with θ ≠ 0."""
-        return sum(self.for_each_fit(lambda fit, scratch: fit.finish(scratch)))
+        return sum(self.for_each_fit(lambda fit, scratch: fit.finish(scratch, self.spread())))
 
     def _take_labels(self, block: int, rows: Rows, first: int) -> None:
         """Copy labels and weights of a block; the weight of a row that is held out is 0."""

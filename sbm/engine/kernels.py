@@ -46,7 +46,7 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
         return SPARSE
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
-        name = "multiclass"
+        name = "multiclass" if problems[0].loss.joint else "one-vs-rest"
     if settings.solver == "newton":
         name += NEWTON
     return name + WEIGHTED if weighted or settings.weights is not None else name

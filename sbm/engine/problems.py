@@ -273,6 +273,7 @@ def make_model(
     problems: Sequence[AnyProblem],
     weights: Sequence[npt.NDArray[np.float64]],
     report: dict[str, Any],
+    classes: slice = slice(None),
 ) -> Model:
     """Create the model of a training; its content does not depend on timing.
 
@@ -285,6 +286,8 @@ def make_model(
         One array per problem, for the rows as the store scales them.
     report : dict
         Report of the training.
+    classes : slice
+        Class codes of the model.
 
     Returns
     -------
@@ -309,15 +312,15 @@ def make_model(
     }
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
-    labels = model_labels(problems[0], store)
+    labels = model_labels(problems[0], store)[classes]
     weights = [store.unscaled(W) for W in weights]
     if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
         raise DataError(TOO_LARGE)
     ids = store.read_feature_ids()
     model = assemble_model(ids, labels, settings, problems, weights, facts)
     model.names = store.read_names()
-    if problems[0].classify and len(labels) == len(store.label_names):
-        words = dict(zip(labels, store.label_names, strict=True))
+    if problems[0].classify and len(labels) == len(store.label_names[classes]):
+        words = dict(zip(labels, store.label_names[classes], strict=True))
         model.label_names = [words[label] for label in model.labels]
     return model
 

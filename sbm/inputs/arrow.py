@@ -25,11 +25,6 @@ from sbm.inputs.text import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ARROW", "MEMORY", "SparseRows", "find_layout", "frame_source", "is_frame", "read_arrow",
-    "write_rows",
-]  # fmt: skip
-
 ARROW = ("parquet", "feather")
 MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
 _READ = 1 << 16  # bytes per read of a column

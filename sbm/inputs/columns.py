@@ -13,8 +13,6 @@ from sbm.inputs.matrices import Batch
 from sbm.inputs.parsing import MOST_HASH_BITS, TOO_LARGE, InputOptions
 from sbm.inputs.vw import hash_names
 
-__all__ = ["NOT_FINITE", "NO_LABEL", "Cells", "Columns", "as_bytes"]
-
 _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)

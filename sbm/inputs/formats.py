@@ -25,19 +25,6 @@ from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import refuse_unknown
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "convert_inputs",
-    "format_of",
-    "names_format",
-    "names_record",
-    "open_inputs",
-    "plain_name",
-    "reader_memory",
-    "with_hash_bits",
-]
-
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
 MOST_SOURCES = 256  # with more text files, several make one source

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 
-__all__ = ["DIRECT_LIMIT", "IdTable"]
-
 DIRECT_LIMIT = 1 << 24  # at most 64 MB of codes
 
 kernels = load("sbm.inputs.kernels.ids")

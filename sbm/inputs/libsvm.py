@@ -26,8 +26,6 @@ from sbm.inputs.parsing import (
     token_at,
 )
 
-__all__ = ["REASONS", "parse_text"]
-
 kernels = load("sbm.inputs.kernels.text")
 
 # Error messages, indexed by the codes of the kernel.

@@ -12,11 +12,6 @@ from typing import Any, Protocol
 
 from sbm.errors import DataError
 
-__all__ = [
-    "TAIL", "Interruptible", "LiveFile", "Patience", "Readable", "SourceProgress", "go_to",
-    "is_pipe",
-]  # fmt: skip
-
 TAIL = 256  # bytes before a saved position that must match on resume
 _NAP = 0.05  # seconds between two polls
 _LONG = 0.2  # seconds after which a read without data returns None

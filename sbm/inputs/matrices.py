@@ -30,12 +30,6 @@ from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedTex
 from sbm.inputs.text import PIECE, Source
 from sbm.units import format_number
 
-__all__ = [
-    "Batch", "Digest", "Reader", "RowPiece", "chunk_source", "convert_pieces", "digested",
-    "piece_nnz", "read_chunks", "read_rows", "refuse_long_row",
-]  # fmt: skip
-
-
 _NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
 _READ = 1 << 20  # bytes hashed at a time
 _MOST_PROBLEMS = 20  # most invalid rows of a piece that are described

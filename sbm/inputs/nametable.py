@@ -12,9 +12,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.names import Names
-from sbm.store.files import read_error
-
-__all__ = ["LabelWords", "NameTable", "NewNames"]
+from sbm.store.files import reading
 
 NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
 _PART = 1 << 16  # names gathered at a time
@@ -90,26 +88,24 @@ class NameTable:
                 raise SettingsError("feature_names must be a file or a sequence of str")
             self.add(np.arange(len(given)), [name.encode() for name in given])
             return
-        try:
-            with open(given, "rb") as file:
-                some: list[tuple[int, bytes]] = []
-                for number, line in enumerate(file, 1):
-                    words = line.strip().split(maxsplit=1)
-                    if not words:
-                        continue
-                    if len(words) < 2 or not words[0].isdigit() or int(words[0]) >= 1 << 63:
-                        shown = line.strip().decode("utf-8", "replace")[:40]
-                        raise DataError(
-                            f"{given}:{number}: found {shown!r}; expected a feature id and its "
-                            "name, separated by a blank"
-                        )
-                    some.append((int(words[0]), words[1]))
-                    if len(some) == _PART:
-                        self._add_pairs(some)
-                        some.clear()
-                self._add_pairs(some)
-        except OSError as error:
-            raise read_error(Path(given), error) from error
+        path = Path(given)
+        with reading(path), open(path, "rb") as file:
+            some: list[tuple[int, bytes]] = []
+            for number, line in enumerate(file, 1):
+                words = line.strip().split(maxsplit=1)
+                if not words:
+                    continue
+                if len(words) < 2 or not words[0].isdigit() or int(words[0]) >= 1 << 63:
+                    shown = line.strip().decode("utf-8", "replace")[:40]
+                    raise DataError(
+                        f"{given}:{number}: found {shown!r}; expected a feature id and its "
+                        "name, separated by a blank"
+                    )
+                some.append((int(words[0]), words[1]))
+                if len(some) == _PART:
+                    self._add_pairs(some)
+                    some.clear()
+            self._add_pairs(some)
 
     def _add_pairs(self, pairs: list[tuple[int, bytes]]) -> None:
         self.add(np.array([k for k, _ in pairs], np.int64), [name for _, name in pairs])

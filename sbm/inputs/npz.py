@@ -21,8 +21,6 @@ from sbm.errors import DataError
 from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.text import Source
 
-__all__ = ["read_npz"]
-
 _LABELS = ("y", "labels")
 _MOST_HEADER = 10_000  # most characters of an array header
 _DAMAGED = (

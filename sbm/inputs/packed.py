@@ -16,8 +16,6 @@ import zstandard
 
 from sbm.inputs.remote import without_query
 
-__all__ = ["ERRORS", "MAGIC", "USUAL", "Unpacked", "WindowError", "is_packed", "window_of"]
-
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # Exceptions for damaged input.
 ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError)

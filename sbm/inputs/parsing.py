@@ -13,12 +13,6 @@ import numpy.typing as npt
 from sbm.errors import SettingsError
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 
-__all__ = [
-    "HASH_BITS", "LABELS", "LARGEST_ID", "LARGEST_VALUE", "SPARE", "TOO_LARGE", "InputOptions",
-    "ParsedText", "Room", "TextError", "TextParser", "parse_lines", "token_at",
-]  # fmt: skip
-
-
 LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # the lookup is then a plain array of 16 MB, which is fast
 MOST_HASH_BITS = 32

@@ -16,10 +16,6 @@ from typing import Any
 
 from sbm.errors import DataError
 
-__all__ = [
-    "MEMORY", "RemoteFile", "fetch", "find_remote", "is_remote", "remote_size", "without_query",
-]  # fmt: skip
-
 RANGE = 4 << 20  # bytes read at a time
 MEMORY = 60_000_000 + 2 * RANGE  # bytes that fsspec and two ranges take
 _TRIES = 6  # of a range

@@ -22,8 +22,6 @@ from sbm.inputs.matrices import Batch, refuse_long_row
 from sbm.inputs.parsing import LARGEST_VALUE
 from sbm.inputs.text import PIECE, Source, unpacked
 
-__all__ = ["read_table"]
-
 _CELLS = 1 << 16  # cells per piece
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all characters of a column of numbers

@@ -35,11 +35,6 @@ from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
-__all__ = [
-    "LARGEST_LINE", "PIECE", "Source", "convert_sources", "expand_inputs", "expand_names",
-    "holds_tables", "one_ahead", "size_of", "unpacked",
-]  # fmt: skip
-
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
 LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 

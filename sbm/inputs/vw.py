@@ -38,8 +38,6 @@ from sbm.inputs.parsing import (
     token_at,
 )
 
-__all__ = ["REASONS", "hash_names", "parse_vw", "vw_parser"]
-
 kernels = load("sbm.inputs.kernels.names")
 _WORD = re.compile(rb"[^\t\r\n :|]+")
 
@@ -77,34 +75,16 @@ def parse_vw(
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
-    """Parse whole lines of Vowpal Wabbit text.
+    """Parse whole lines of Vowpal Wabbit text, as `sbm.inputs.libsvm.parse_text` those of LIBSVM.
+
+    Parsing uses float64, accurate to the second-last bit.
 
     Parameters
     ----------
-    text : ndarray, shape (at least size + SPARE,), uint8
-        The text. A missing final newline and an extra one after it are written in place.
-    size : int
-        Bytes of text.
     mask : int
         Bits of the hash that form the id.
-    dtype : {"float32", "float64"}
-        Type of the returned values. Parsing uses float64, accurate to the second-last bit.
-    skip : bool
-        Skip invalid lines instead of stopping at the first one.
-    labels : bool, optional
-        As in `InputOptions`.
     names : NameTable, optional
         Names that are known; names of other ids are returned.
-    max_errors : int
-        Number of invalid lines to describe.
-    room : Room, optional
-        Arrays for the rows; used if large enough.
-
-    Returns
-    -------
-    ParsedText
-        Views of `room`, valid until it is used again. If `skip` is false and a line is invalid,
-        only the rows before that line.
     """
     weights, places, n_names = np.empty(size // 2 + 1), np.empty((0, 2), np.int64), 0
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
 
-__all__ = ["coefficients", "intercepts", "to_sklearn", "whole_labels"]
-
 
 def to_sklearn(model: Any, n_features: int | None = None) -> Any:
     """Convert a model to a fitted estimator; see `sbm.Model.to_sklearn`."""

@@ -36,10 +36,8 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.models.model import READERS, Model, parts
-from sbm.store.files import read_error, write_atomically
+from sbm.store.files import reading, write_atomically
 from sbm.units import format_number
-
-__all__ = ["load_model", "read_model", "write_model"]
 
 
 def load_model(model: str | Path | Model) -> Model:
@@ -155,13 +153,8 @@ def read_model(path: str | Path) -> Model:
         If the file cannot be read or is not a LIBLINEAR model. Names the first invalid line.
     """
     path = Path(path)
-    try:
-        with open(path, "rb") as file:
-            return _read(_ModelLines(path, file))
-    except StoreError:
-        raise
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path), open(path, "rb") as file:
+        return _read(_ModelLines(path, file))
 
 
 READERS[b"solver_type"] = read_model

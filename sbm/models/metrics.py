@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BinaryMetrics", "Confusion", "MultiMetrics", "ProbabilityMetrics", "RegressionMetrics"]
-
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 58 to sort them
 _LEAST = 1e-15  # smaller probabilities count as this, so that the log-loss is finite
 _BUCKETS = 1 << 20

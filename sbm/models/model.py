@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
+from sbm.models.weights import SparseWeights
 from sbm.names import Names
 from sbm.store import container
 from sbm.store.files import require_place
 from sbm.units import format_number
 
-__all__ = ["FRAMES", "READERS", "Model", "check_output", "parts"]
-
 _PART = 1 << 17  # weights handled at a time, 1 MB
+_MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
 
@@ -66,10 +66,11 @@ class Model:
     ----------
     ids : ndarray, shape (n_features,), int64
         Feature id of each row of `W`.
-    W : ndarray, shape (n_features, n_outputs), float64
+    W : ndarray or SparseWeights, shape (n_features, n_outputs), float64
         Binary models have one output, whose sign gives the class. Other classification models have
         one output per label; the largest gives the class, the first if several are equal.
-        Regression models have one output, the prediction.
+        Regression models have one output, the prediction. Sparse if it was read from a file and
+        would take more than 256 MB.
     labels : list of float
         Label of each output; for binary models [negative, positive]. In ascending order, except in
         LIBLINEAR models. Empty for regression.
@@ -91,7 +92,7 @@ class Model:
     """
 
     ids: npt.NDArray[np.int64]
-    W: npt.NDArray[np.float64]
+    W: Any  # so that code for dense weights need not tell them apart
     labels: list[float]
     bias: float = 0.0
     bias_weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -253,6 +254,13 @@ class Model:
         """Return whether each feature has a nonzero weight, shape (n_features,)."""
         return np.asarray(self.W.any(axis=1))
 
+    @property
+    def n_nonzero(self) -> int:
+        """Number of weights that are not 0."""
+        if isinstance(self.W, np.ndarray):
+            return int(np.count_nonzero(self.W))
+        return int(self.W.n_nonzero)
+
     def weights_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the weights of features; 0 for unknown features.
 
@@ -324,7 +332,7 @@ class Model:
     ) -> dict[str, container.Pieces]:
         """Return the arrays of the file that hold the nonzero weights."""
         outputs = self.W.shape[1]
-        n_weights = int(np.count_nonzero(self.W))
+        n_weights = self.n_nonzero
         kind = "|u1" if outputs < 1 << 8 else "<u2" if outputs < 1 << 16 else "<i4"
         size = np.dtype(kind).itemsize
 
@@ -332,7 +340,8 @@ class Model:
             for part in parts(len(used), outputs):
                 yield self.W[part][used[part]]
 
-        if size * n_used + (size + 8) * n_weights >= 8 * outputs * n_used:
+        is_smaller = size * n_used + (size + 8) * n_weights < 8 * outputs * n_used
+        if isinstance(self.W, np.ndarray) and not is_smaller:
             return {"W": container.Pieces("<f8", (n_used, outputs), rows)}
         return {
             "counts": container.Pieces(
@@ -347,8 +356,15 @@ class Model:
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> "Model":
+    def load(cls, path: str | Path, most_dense: int | None = None) -> "Model":
         """Read a model of sbm or LIBLINEAR.
+
+        Parameters
+        ----------
+        path : str or Path
+        most_dense : int, optional
+            If `W` was stored sparse and has more weights, it stays sparse and is read when it is
+            first used. Default: 2^25, which take 256 MB.
 
         Raises
         ------
@@ -371,7 +387,11 @@ class Model:
         file = container.read(path, "model", _ARRAYS.__contains__, is_own=False)
         arrays: dict[str, Any] = file.arrays
         try:
-            W = arrays["W"] if "W" in arrays else _spread(arrays)
+            W: Any = arrays.get("W")
+            if W is None:
+                W = SparseWeights(path, arrays["counts"], len(arrays["bias_weights"]))
+                if W.n_dense <= (_MOST_DENSE if most_dense is None else most_dense):
+                    W = np.asarray(W)
             model = cls(
                 arrays["ids"], W, file.meta["labels"], file.meta["bias"],
                 arrays["bias_weights"], file.meta["info"],
@@ -471,7 +491,11 @@ class Model:
         rows, known = self._find(X.indices)
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
-        scores = np.asarray(ours @ self.W) + self.bias * self.bias_weights
+        if isinstance(self.W, SparseWeights):
+            products = (ours @ self.W.to_csr()).toarray()
+        else:
+            products = np.asarray(ours @ self.W)
+        scores: npt.NDArray[np.float64] = products + self.bias * self.bias_weights
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -559,10 +583,8 @@ class Model:
         return to_sklearn(self, n_features)
 
 
-# Arrays of a model file, dense or sparse; others are skipped.
-_ARRAYS = frozenset(
-    ["ids", "W", "bias_weights", "counts", "columns", "values", "zero_ids", "names", "name_ends"]
-)
+# Arrays of a model file that are read at once.
+_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "zero_ids", "names", "name_ends"])
 _META = frozenset(["labels", "label_names", "bias", "info"])
 
 
@@ -573,26 +595,3 @@ def _is_number(x: Any) -> bool:
 def _is_source(source: Any) -> bool:
     counts = [source.get(key, 0) for key in ("rows", "skipped", "bytes")]
     return isinstance(source["name"], str) and all(type(n) is int and n >= 0 for n in counts)
-
-
-def _spread(arrays: dict[str, Any]) -> npt.NDArray[np.float64]:
-    """Return the dense weights of a sparse model file."""
-    counts, columns, values = (arrays[name] for name in ("counts", "columns", "values"))
-    n, outputs = len(arrays["ids"]), len(arrays["bias_weights"])
-    if counts.shape != (n,) or columns.shape != values.shape or values.ndim != 1:
-        raise ValueError("shapes of arrays do not match")
-    if not {counts.dtype.kind, columns.dtype.kind} <= {"u", "i"} or values.dtype != np.float64:
-        raise ValueError("arrays have wrong types")
-    ends = np.zeros(n + 1, np.int64)
-    np.cumsum(counts, dtype=np.int64, out=ends[1:])
-    # No count exceeds the total, so their sums cannot overflow.
-    if ((counts < 0) | (counts > len(values))).any() or ends[n] != len(values):
-        raise ValueError("weight count does not match")
-    if ((columns < 0) | (columns >= outputs)).any():
-        raise ValueError("a column number is out of range")
-    W = np.zeros((n, outputs))
-    for part in parts(n, outputs):
-        rows = np.repeat(np.arange(part.start, part.stop), counts[part])
-        some = slice(ends[part.start], ends[part.stop])
-        W[rows, columns[some]] = values[some]
-    return W

@@ -11,12 +11,6 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError
 
-__all__ = [
-    "Scored", "calibrate", "check_probabilities", "finite", "fit_platt", "fit_softmax",
-    "probabilities",
-]  # fmt: skip
-
-
 _Floats = npt.NDArray[np.float64]
 _Look = Callable[[float, float], tuple[float, ...]]
 

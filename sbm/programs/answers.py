@@ -33,11 +33,6 @@ from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number
 
-__all__ = [
-    "SCORES", "Answers", "answers_of", "check_input", "read_batches", "sources_of", "text_order",
-]  # fmt: skip
-
-
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
 
 

@@ -17,8 +17,6 @@ from sbm.settings import refuse_unknown
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import format_number
 
-__all__ = ["FORMATS", "cat"]
-
 _NNZ = 1 << 17  # nonzeros of rows that are formatted together
 
 FORMATS = ("libsvm", *ARROW)

@@ -24,8 +24,6 @@ from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
 from sbm.units import parse_moment
 
-__all__ = ["expire"]
-
 Generation = dict[str, Any]  # an entry of the manifest
 NAMED = 10  # most sources named in an error message
 

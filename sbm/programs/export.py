@@ -20,8 +20,6 @@ from sbm.settings import refuse_unknown
 from sbm.store import container
 from sbm.store.files import open_atomically, require_place, write_atomically
 
-__all__ = ["FORMATS", "export"]
-
 
 def export(
     model: str | Path | Model,
@@ -91,7 +89,7 @@ def export(
     if format != "sbm":
         model = model.without_threshold()
     report["bytes"] = write(model, output, name)
-    report |= {"features": len(model.ids), "weights": int(np.count_nonzero(model.W))}
+    report |= {"features": len(model.ids), "weights": model.n_nonzero}
     return report
 
 
@@ -157,7 +155,7 @@ def _check_finite(model: Model, name: str) -> None:
         broken = ~np.isfinite(model.W[part]).all(axis=1)
         if broken.any():
             row = part.start + int(np.argmax(broken))
-            weight = next(w for w in model.W[row].tolist() if not math.isfinite(w))
+            weight = next(w for w in model.W[[row]][0].tolist() if not math.isfinite(w))
             raise StoreError(
                 f"{name} has weight {weight} for feature id {model.ids[row]}; scale the values "
                 "down and train again"
@@ -174,7 +172,7 @@ def _prune(model: Model, threshold: float) -> tuple[Model, int]:
 
     If any were dropped, the certificate is no longer valid and is removed.
     """
-    W = model.W.copy()
+    W = np.array(model.W)
     dropped = 0
     for part in parts(*W.shape):
         some = W[part]

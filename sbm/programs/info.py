@@ -21,8 +21,6 @@ from sbm.store.blocks import (
 )  # fmt: skip
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
-__all__ = ["check", "info"]
-
 
 def info(path: str | Path) -> dict[str, Any]:
     """Describe a store, a run or a model.
@@ -160,7 +158,7 @@ def _model(path: Path) -> dict[str, Any]:
         "path": str(path),
         "bytes": path.stat().st_size,
         "features": len(model.ids),
-        "nonzero_weights": int(np.count_nonzero(model.W)),
+        "nonzero_weights": model.n_nonzero,
         "outputs": model.W.shape[1],
         "labels": model.label_names or model.labels,
         "bias": model.bias,

@@ -10,8 +10,6 @@ from sbm.errors import SettingsError, require_path
 from sbm.models.liblinear import load_model
 from sbm.models.model import Model
 
-__all__ = ["inspect"]
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -69,7 +67,7 @@ def _opened(model: str | Path | Model) -> tuple[Model, str | None]:
 
 def _describe(model: Model, name: str | None, top: int) -> dict[str, Any]:
     n_features, n_outputs = len(model.ids) + len(model.zero_ids), model.W.shape[1]
-    nonzero = int(np.count_nonzero(model.W))
+    nonzero = model.n_nonzero
     return {
         "model": name,
         "loss": model.info.get("loss"),

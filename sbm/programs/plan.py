@@ -39,16 +39,16 @@ from sbm.programs.training.newton import (
     suits_newton,
     work_of,
 )  # fmt: skip
+from sbm.programs.training.ranks import only
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import find_store, fits_newton, open_run, plan_of, shape_of
+from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
 from sbm.solver.gap import GapWatch
 from sbm.solver.l1 import Work as ColumnWork
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, require_whole
-
-__all__ = ["plan"]
 
 FIRST_NNZ = 500_000  # nonzeros of the first trial, times outputs
 GROWTH = 4  # ratio of rows of consecutive trials
@@ -109,9 +109,10 @@ def plan(
         ``block_nnz`` (of the largest),
         ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
-        ``seconds`` (each a list: least, likely, most), ``solver`` (the last one; None for sparse
-        models) and ``switched_after`` (passes of the dual solver, or None), ``max_passes``,
-        ``is_measured`` (whether a trial was the whole training) and ``trials``.
+        ``seconds`` (each a list: least, likely, most), ``turns`` (in how many the classes are
+        trained; all but ``seconds`` is of one), ``solver`` (the last one; None for sparse models),
+        ``switched_after`` (passes of the dual solver, or None), ``max_passes``, ``is_measured``
+        (whether a trial was the whole training) and ``trials``.
 
     Raises
     ------
@@ -134,7 +135,8 @@ def plan(
     blocks.scaling = settings.scale
     refuse_newton(settings)
     dual, newton = settings.for_dual(), replace(settings, solver="newton")
-    problems = make_problems(dual, blocks)
+    turns = divide_classes(dual, blocks)
+    problems = only(make_problems(dual, blocks), turns[0])
     memory = plan_of(dual, blocks, shape_of(dual, blocks, problems), None, progress)
     prepare(kernels_of(dual, problems), blocks.value_type, progress)
     scale_features(blocks, progress)
@@ -150,7 +152,7 @@ def plan(
         return described | found | {"solver": None, "switched_after": None}
     others, is_first = [], settings.solver == "newton" or settings.intercept
     if is_first or suits_newton(newton, blocks):
-        others = make_problems(newton, blocks)
+        others = only(make_problems(newton, blocks), turns[0])
     may_switch = settings.solver == "auto" and bool(others) and fits_newton(newton, blocks, others)
     is_first = is_first or (may_switch and starts_with_newton(settings, blocks))
     if is_first:
@@ -159,8 +161,10 @@ def plan(
     described = _described(blocks, settings, memory)
     again = described["bytes_read_again"]
     found = _forecast(trials, blocks.nnz, size, again, disk, settings)
+    found["turns"] = len(turns)
     passes, work = _likely_passes(trials, blocks.nnz), work_of(blocks, problems)
-    return described | found | _foresee(found, trials[-1], passes, work, is_first, may_switch)
+    found |= _foresee(found, trials[-1], passes, work, is_first, may_switch)
+    return described | found | {"seconds": [len(turns) * time for time in found["seconds"]]}
 
 
 def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:

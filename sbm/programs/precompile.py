@@ -25,8 +25,6 @@ from sbm.errors import MemoryPlanError, SbmError, SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings
 
-__all__ = ["precompile", "run"]
-
 _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
@@ -35,6 +33,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
     "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
+    "one-vs-rest": {"loss": "hinge"},
     # The weight of a class keeps the weights of features from being 0.
     SPARSE: {
         "loss": "log_loss",
@@ -47,6 +46,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "class_weight": {1.0: 3.0},
     },
 }
+_MANY_CLASSES = ("multiclass", "one-vs-rest")
 _WITH_NEWTON = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
 _MORE = {
@@ -124,8 +124,10 @@ def precompile(
 def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
     """Return tasks: commands that share kernels, and a value type; longest tasks first."""
     tasks = []
-    kernels = {LOSSES[name].kernel or "multiclass" for name in losses}
-    for kernel in sorted(kernels, key=lambda name: (name != "multiclass", name)):
+    chosen = [LOSSES[name] for name in losses]
+    kernels = {loss.kernel or "multiclass" for loss in chosen}
+    kernels |= {"one-vs-rest" for loss in chosen if loss.kind is not None and not loss.joint}
+    for kernel in sorted(kernels, key=lambda name: (name not in _MANY_CLASSES, name)):
         commands = [kernel, kernel + WEIGHTED]
         if kernel != "one_class":
             commands.append(STREAM + kernel)
@@ -234,7 +236,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
-    if command.startswith("multiclass"):
+    if command.startswith(_MANY_CLASSES):
         kinds = {"": _with_classes(4, kinds[""])}
     source, store = Path(folder, "t.svm"), Path(folder, "t.sbm")
     for text in kinds.values():
@@ -280,7 +282,7 @@ def _stream(kind: str, value_type: str, folder: Path) -> None:
     many = _with_classes(3, few)
     dtype = "float64" if value_type == "float64" else "float32"
     source = folder / "t.svm"
-    texts = (few, many) if kind == "multiclass" else (few,)
+    texts = {"multiclass": (few, many), "one-vs-rest": (many,)}.get(kind, (few,))
     for text in texts:
         source.write_text(text, "ascii")
         settings = Settings(loss=_SETTINGS[kind]["loss"])

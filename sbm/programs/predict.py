@@ -24,12 +24,11 @@ from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
+from sbm.models.weights import SparseWeights
 from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
-
-__all__ = ["is_same_file", "opened", "predict"]
 
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
@@ -129,7 +128,7 @@ def predict(
         if names_record(sources):
             prepare("names", "float64", progress)
     answers = answers_of(model, decision, top, probability)
-    weights = np.ascontiguousarray(model.W)
+    weights = model.W if isinstance(model.W, SparseWeights) else np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0
     table = _Features(model)
     batches = read_batches(
@@ -302,7 +301,7 @@ def is_same_file(a: str | Path, b: str | Path) -> bool:
 
 def _decide(
     model: Model,
-    weights: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.float64] | SparseWeights,
     begins: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
@@ -311,7 +310,11 @@ def _decide(
     scores = np.empty((len(begins), weights.shape[1]))
     share = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
-    unknown = kernels.decide(begins, ends, indices, values, weights, share, scores)
+    if isinstance(weights, SparseWeights):
+        entries = weights.ends, *weights.entries
+        unknown = kernels.decide_sparse(begins, ends, indices, values, *entries, share, scores)
+    else:
+        unknown = kernels.decide(begins, ends, indices, values, weights, share, scores)
     return scores, int(unknown)
 
 

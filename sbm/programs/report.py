@@ -14,8 +14,6 @@ from sbm.programs.reporting.page import MARK, MOST_RUNS, first_charts, to_html
 from sbm.programs.reporting.picture import check_picture, draw_charts
 from sbm.store.files import reading, require_place, write_atomically
 
-__all__ = ["report"]
-
 
 def report(
     runs: str | Path | Sequence[str | Path],

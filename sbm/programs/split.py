@@ -56,8 +56,6 @@ from sbm.store.manifest import origins
 from sbm.store.shards import shard_path
 from sbm.units import parse_size
 
-__all__ = ["default_model", "default_store", "read_rows", "split"]
-
 
 def default_store(first_input: str) -> Path:
     """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""

@@ -31,8 +31,6 @@ from sbm.programs.training.setup import as_path
 from sbm.settings import Settings
 from sbm.store.run import run_folder
 
-__all__ = ["stream"]
-
 
 def stream(
     inputs: str | Path | Sequence[str | Path] | None = None,

@@ -38,12 +38,11 @@ from sbm.programs.training.ranks import (
 from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
+from sbm.programs.training.turns import divide_classes, train_in_turns
 from sbm.programs.training.validation import refuse_validation
 from sbm.settings import Settings
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
-
-__all__ = ["train", "train_ranks"]
 
 
 def train(
@@ -204,17 +203,25 @@ def train_ranks(
         if odd := label_warning(settings, store):
             options.progress.stage(odd)
         job = TrainingPlan(store, path, settings, options, begin, comm, read)
-        while True:
-            try:
-                if (found := _train(job)) is not None:
-                    return found
-                continue  # with another solver
-            except MemoryPlanError:
+        turns = divide_classes(settings, store) if comm.size == 1 else []
+        if len(turns) > 1:
+            return train_in_turns(job, turns, _train_to_the_end)
+        return _train_to_the_end(job)
+
+
+def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
+    """Train, with another solver or smaller blocks if needed."""
+    while True:
+        try:
+            if (found := _train(job)) is not None:
+                return found
+            continue  # with another solver
+        except MemoryPlanError:
+            raise
+        except MemoryError:
+            if not job.may_plan_with_less:
                 raise
-            except MemoryError:
-                if not job.may_plan_with_less:
-                    raise
-            job.plan_with_less()  # outside the handler: its traceback keeps arrays alive
+        job.plan_with_less()  # outside the handler: its traceback keeps arrays alive
 
 
 def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
@@ -289,7 +296,9 @@ def _finish(
     report["scale"] = job.settings.scale
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
-        model = make_model(job.store, job.asked, job.share.every, weights, report)
+        model = make_model(
+            job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
+        )
         model.info["calibration"] = calibration
         model.save(job.path)
         crc32 = file_checksum(job.path)

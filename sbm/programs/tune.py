@@ -64,8 +64,6 @@ from sbm.units import parse_grid
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import AnyWeights
 
-__all__ = ["tune"]
-
 
 def tune(
     store: str | Path | None = None,

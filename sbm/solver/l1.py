@@ -25,7 +25,6 @@ Floats = npt.NDArray[np.float64]
 
 _KINDS = {"log_loss": 0, "squared_hinge": 1, "squared_error": 2}  # as in kernels/l1.py
 _TARGETS = -2
-_NO_FLOATS = np.empty(0)
 _BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
 _LEAST_CURVATURE = 1e-12
 _INNER = 0.1  # share of the violations that a Newton step leaves
@@ -116,10 +115,12 @@ class SparseProblem:
         z: Floats,
         labels: Labels,
         g: Floats,
+        sums: tuple[float, float],
         shift: float = 0.0,
         sides: tuple[float, float] = (1.0, 1.0),
-    ) -> float:
-        """Return the best dual value of s θ over some s.
+        least: float = -math.inf,
+    ) -> tuple[float, float]:
+        """Return the best dual value of s θ over some s, and this s.
 
         Parameters
         ----------
@@ -127,30 +128,46 @@ class SparseProblem:
         labels : Labels
         g : ndarray, float64
             Σ θ_i x_i for all features.
+        sums : tuple of float
+            The losses, and Σ θ_i z_i.
         shift : float
             Added to the dual value, times s.
         sides : tuple of float
             θ is that of z times the first one where it is above 0, times the second one elsewhere.
+        least : float
+            The result may be too small if it is less than this, which saves time.
         """
-        sums = np.zeros(2)
+        losses, linear = sums
+        is_plain, a, b = sides == (1.0, 1.0), 2 * losses + linear, losses
+        found = np.zeros(2)
+        if not is_plain and self.kind != 0:
+            self._kernels.dual(z, *self.of_rows(labels), 1.0, *sides, found)
+            a, b = map(float, found)
 
-        def value(s: float) -> float:
-            self._kernels.dual(z, *self.of_rows(labels), s, *sides, sums)
-            rows = sums[0] if self.kind == 0 else sums[0] * s - sums[1] * s * s
-            beyond = np.maximum(np.abs(s * g) - self.l1, 0.0) if self.l2 > 0 else _NO_FLOATS
-            return float(
-                rows + s * shift - (_dot(beyond, beyond) / (2 * self.l2) if self.l2 else 0.0)
-            )
+        def value(s: float) -> tuple[float, float]:
+            if self.kind != 0:
+                rows = a * s - b * s * s
+            elif is_plain and s == 1.0:
+                rows = losses + linear
+            else:
+                self._kernels.dual(z, *self.of_rows(labels), s, *sides, found)
+                rows = float(found[0])
+            rows += s * shift
+            if self.l2 > 0:
+                beyond = np.maximum(np.abs(s * g) - self.l1, 0.0)
+                rows -= _dot(beyond, beyond) / (2 * self.l2)
+            return rows, s
 
-        most = float(np.abs(g).max(initial=0.0))
+        most = max(float(g.max(initial=0.0)), -float(g.min(initial=0.0)))
         feasible = self.l1 / most if most > 0 else math.inf
-        if self.l2 > 0:
-            return max(value(1.0), value(min(1.0, feasible)))
-        if self.kind == 0:
-            return value(min(1.0, feasible))
-        value(1.0)  # the coefficients
-        best = 0.5 * (sums[0] + shift) / sums[1] if sums[1] > 0 else 0.0
-        return value(max(0.0, min(feasible, best)))
+        if self.kind != 0 and not self.l2 > 0:
+            return value(max(0.0, min(feasible, 0.5 * (a + shift) / b if b > 0 else 0.0)))
+        s = min(1.0, feasible)
+        best = value(1.0) if self.l2 > 0 else (-math.inf, 0.0)
+        # Concave in s, and so below its tangent at 1.
+        if is_plain and losses + s * (linear + shift) < max(best[0], least):
+            return best
+        return max(best, value(s))
 
     @property
     def _kernels(self) -> Any:
@@ -200,7 +217,6 @@ class Scratch:
     Attributes
     ----------
     theta : ndarray, shape (n_rows,), float64
-    H : ndarray, shape (n_rows,), float32
     model : ndarray, shape (2 n_rows,), float32
         -H X d and H, alternately.
     step : ndarray, shape (n_rows,), float64
@@ -208,15 +224,13 @@ class Scratch:
     """
 
     theta: Floats
-    H: npt.NDArray[np.float32]
     model: npt.NDArray[np.float32]
     step: Floats
 
     @classmethod
     def of(cls, n_rows: int) -> Scratch:
         """Return arrays for so many rows."""
-        few = np.empty(n_rows, np.float32), np.empty(2 * n_rows, np.float32)
-        return cls(np.empty(n_rows), *few, np.empty(n_rows))
+        return cls(np.empty(n_rows), np.empty(2 * n_rows, np.float32), np.empty(n_rows))
 
 
 @dataclass
@@ -253,6 +267,11 @@ class SparseFit:
         The best lower bound on the objective so far.
     primal : float
         The objective at the last pass.
+    scales : tuple of float
+        The dual point of the last pass is θ times the first one where it is above 0, times the
+        second one elsewhere.
+    gap : float
+        Of the last pass.
     """
 
     problem: SparseProblem
@@ -262,6 +281,8 @@ class SparseFit:
     z: Floats
     bound: float = -math.inf
     primal: float = math.inf
+    scales: tuple[float, float] = (0.0, 0.0)
+    gap: float = math.inf
 
     def __post_init__(self) -> None:
         self.rising = np.zeros_like(self.g) if self.problem.intercept else self.g
@@ -281,30 +302,73 @@ class SparseFit:
             self.rising,
         )  # fmt: skip
 
-    def finish(self, scratch: Scratch) -> int:
+    def linearize(
+        self, scratch: Scratch, spread: Spread, length: float = 0.0
+    ) -> tuple[float, float]:
+        """Write θ and H at the margins z + length * step.
+
+        Returns
+        -------
+        tuple of float
+            The losses, and Σ θ_i times the margin.
+        """
+        sums, middle = np.zeros((2, 2)), len(self.z) // 2
+        rows = self.z, scratch.step, length, *self.problem.of_rows(self.labels)
+        linearize = load("sbm.solver.kernels.l1").linearize
+
+        def work(part: tuple[int, int, int]) -> None:
+            linearize(*rows, scratch.theta, scratch.model, *part[1:], sums[part[0]])
+
+        list(spread(work, [(0, 0, middle), (1, middle, len(self.z))]))
+        losses, linear = sums[0] + sums[1]
+        return float(losses), float(linear)
+
+    def finish(self, scratch: Scratch, spread: Spread = map) -> int:
         """Compute the objective and lower bounds after a pass; return the rows with θ ≠ 0."""
-        problem, sums = self.problem, np.zeros(2)
-        load("sbm.solver.kernels.l1").linearize(
-            self.z, *problem.of_rows(self.labels), scratch.theta, scratch.H, sums
-        )
-        self.primal = float(sums[0]) + problem.penalty(self.w)
-        bound = problem.lower_bound(self.z, self.labels, *self._balance())
+        problem, sums = self.problem, self.linearize(scratch, spread)
+        self.primal = sums[0] + problem.penalty(self.w)
+        g, sides = self._balance()
+        bound, s = problem.lower_bound(self.z, self.labels, g, sums, sides=sides)
+        self.gap, self.scales = max(0.0, self.primal - bound), (s * sides[0], s * sides[1])
         if not math.isfinite(self.primal) or math.isnan(bound):
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
         self.bound = min(max(self.bound, bound), self.primal)
         return int(np.count_nonzero(scratch.theta))
 
-    def _balance(self) -> tuple[Floats, float, tuple[float, float]]:
-        """Complete g; return the last arguments of `lower_bound`, for Σ θ_i = 0 if required."""
+    def _balance(self) -> tuple[Floats, tuple[float, float]]:
+        """Complete g; return g and `sides` of `lower_bound`, for Σ θ_i = 0 if required."""
         if not self.problem.intercept:
-            return self.g, 0.0, (1.0, 1.0)
+            return self.g, (1.0, 1.0)
         rises, falls = float(self.rising[-1]), -float(self.g[-1])
         up = min(1.0, falls / rises) if rises > 0 else 1.0
         down = min(1.0, rises / falls) if falls > 0 else 1.0
         g = up * self.rising + down * self.g
         self.g += self.rising
-        return g, 0.0, (up, down)
+        return g, (up, down)
+
+    def reach(self, counts: npt.NDArray[np.int64], squares: Floats) -> Floats:
+        """Return the most that |x_j·θ| can be at the optimum, after `finish`.
+
+        The dual is strongly concave, so its optimum is in a ball around a point whose gap is known
+        (gap-safe screening; Ndiaye, Fercoq, Gramfort and Salmon 2017). The slopes of log_loss are
+        also between 0 and C t, and half of that at w = 0.
+
+        Parameters
+        ----------
+        counts, squares : ndarray, shape (n_weights,)
+            Number of nonzeros and sum of squares of each feature.
+        """
+        problem, (up, down) = self.problem, self.scales
+        most = max(problem.cost, problem.other) * float(self.labels.weights.max(initial=1.0))
+        found = np.abs(down * self.g + (up - down) * self.rising)
+        if problem.kind != 0:
+            found += np.sqrt(4.0 * most * self.gap * squares)
+            return found
+        found += np.sqrt(0.5 * most * self.gap * squares)
+        if not self.w.any():
+            np.minimum(found, np.abs(self.g) + 0.5 * most * np.sqrt(counts * squares), out=found)
+        return found
 
     def change_cost(self, problem: SparseProblem) -> None:
         """Continue with the same problem at another C; call `finish` next."""
@@ -325,7 +389,7 @@ class SparseFit:
         is_over: Callable[[], bool] = lambda: False,
         most_steps: int = 1000,
         spread: Spread = map,
-    ) -> tuple[Work, Floats]:
+    ) -> tuple[Work, npt.NDArray[np.float32]]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
 
         The other weights are fixed.
@@ -345,13 +409,13 @@ class SparseFit:
         Returns
         -------
         work : Work
-        gains : ndarray, shape (m,), float64
+        gains : ndarray, shape (m,), float32
             Decrease of the model that each column made in the last Newton step.
         """
         work = Work()
         newton = _Newton(self, columns, scratch, is_over, work, spread)
         while work.steps < most_steps and not is_over():
-            if newton.relative_gap() <= target or not newton.step():
+            if newton.is_within(target) or not newton.step():
                 break
         newton.store()
         return work, newton.gains
@@ -369,23 +433,27 @@ class _Newton:
         work: Work,
         spread: Spread,
     ) -> None:
-        m = len(columns)
+        m, starts = len(columns), columns.starts
         self._fit, self._columns, self._scratch = fit, columns, scratch
         self._is_over, self._work, self._spread = is_over, work, spread
         self._kernels = load("sbm.solver.kernels.l1")
         self._w = fit.w[columns.features]
         self._d, self._g, self._h = np.zeros(m), np.empty(m), np.empty(m)
-        self.gains, self._one = np.zeros(m), np.zeros(m)
+        self.gains, self._gain = np.zeros(m, np.float32), np.zeros(m, np.float32)
+        self._near = np.empty(0, np.int32)  # columns of this Newton step
         self._active, self._few = np.empty(m, np.int32), np.empty(m, np.int32)
-        self._sums, self._grades = np.zeros(2), np.zeros((2, 64))
-        self._loss = 0.0
-        self._all = np.arange(m, dtype=np.int32)
-        self._lengths = np.diff(columns.starts)
+        self._sums, self._grades = np.zeros(3), np.zeros((2, 64))
+        self._is_differentiated = False
+        middle = int(np.searchsorted(starts, starts[-1] // 2))
+        self._halves = (0, middle), (middle, m)
+        self._penalty = fit.problem.l2, fit.problem.l1
+        self._free = columns.dense if fit.problem.intercept else -1
         self._box = _BOX if fit.problem.kind == 0 else math.inf
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
         self._center()
+        self._losses, self._linear = fit.linearize(scratch, spread)
 
     def _center(self) -> None:
         """Set the intercept to its optimum, the other weights fixed."""
@@ -395,58 +463,57 @@ class _Newton:
             fit.z += self._sums[0]
             self._w[-1] += self._sums[0]
 
-    def _look(self) -> None:
-        """Evaluate losses, slopes and curvatures at the current weights."""
-        fit, scratch = self._fit, self._scratch
-        rows = fit.problem.of_rows(self._fit.labels)
-        self._kernels.linearize(fit.z, *rows, scratch.theta, scratch.H, self._sums)
-        self._loss, self._linear = map(float, self._sums)
-        place = (*self._columns.arrays, fit.problem.bias, scratch.theta)
-        middle = int(np.searchsorted(self._columns.starts, self._columns.starts[-1] // 2))
+    def _differentiate(self) -> None:
+        """Compute g at the current weights."""
+        if self._is_differentiated:
+            return
+        place = (*self._columns.arrays, self._fit.problem.bias, self._scratch.theta)
 
         def differentiate(part: tuple[int, int]) -> None:
             self._kernels.differentiate(*place, self._g, *part)
 
-        list(self._spread(differentiate, [(0, middle), (middle, len(self._g))]))
+        list(self._spread(differentiate, self._halves))
         self._work.nonzeros += int(self._columns.starts[-1])
+        self._is_differentiated = True
 
-    def relative_gap(self) -> float:
-        """Return the relative gap of the problem in these weights, the others fixed."""
-        self._look()
+    def is_within(self, target: float) -> bool:
+        """Return whether the relative gap in these weights, the others fixed, is at most that."""
+        self._differentiate()
         fit = self._fit
         others = self._linear - _dot(self._g, self._w)  # Σ θ_i times the margin of the others
-        primal = self._loss + fit.problem.penalty(self._w)
-        bound = fit.problem.lower_bound(fit.z, self._fit.labels, self._g, shift=-others)
-        return (primal - bound) / primal if primal > 0 else 0.0
+        primal = self._losses + fit.problem.penalty(self._w)
+        least = primal * (1.0 - target)
+        bound, _ = fit.problem.lower_bound(
+            fit.z, fit.labels, self._g, (self._losses, self._linear), shift=-others, least=least
+        )
+        return bound >= least
 
     def step(self) -> bool:
-        """Take a Newton step, after `relative_gap`; return False if nothing is left to gain."""
-        problem, w, g = self._fit.problem, self._w, self._g
-        violations = problem.violations(w, g)
-        total = float(violations.sum())
+        """Take a Newton step, after `is_within`; return False if nothing is left to gain."""
+        n = self._kernels.near(
+            self._g, self._w, self._free, *self._penalty, _NEAR, self._active, self._sums
+        )
+        total = float(self._sums[0])
         if total == 0:
             return False
-        near = (violations > 0) | (w != 0) | (np.abs(g) > _NEAR * problem.l1)
-        some = np.flatnonzero(near).astype(np.int32)
-        place = *self._columns.arrays, problem.bias, some
-        self._kernels.curvatures(*place, self._scratch.H, self._h)
-        self._h[some] += problem.l2 + _LEAST_CURVATURE
-        self._work.nonzeros += int(self._lengths[some].sum())
-        self._minimise(some, _INNER * total)
+        problem, self._near = self._fit.problem, self._active[:n].copy()
+        self._work.nonzeros += self._kernels.curvatures(
+            *self._columns.arrays, problem.bias, self._near, self._scratch.model[1:],
+            problem.l2 + _LEAST_CURVATURE, self._h,
+        )  # fmt: skip
+        self._minimise(_INNER * total)
         return self._search()
 
-    def _minimise(self, chosen: npt.NDArray[np.int32], tol: float) -> None:
-        """Minimise the quadratic model over some columns.
+    def _minimise(self, tol: float) -> None:
+        """Minimise the quadratic model over the near columns.
 
         Columns that made most of the decrease are visited again before the next sweep, for about
         the same number of nonzeros.
         """
-        m = n = len(chosen)
+        m = n = len(self._near)
         active, few = self._active, self._few
-        active[:n] = chosen
         self._d[:] = 0.0
         self._scratch.model[::2] = 0.0
-        self._scratch.model[1::2] = self._scratch.H
         self.gains[:] = 0.0
         limit, sweeps, begun = math.inf, 0, self._work.nonzeros
         while sweeps < _SWEEPS and not self._is_over():
@@ -458,20 +525,21 @@ class _Newton:
             if violation <= tol:
                 if was_full:
                     return
-                active[:n] = chosen  # visit also those that were dropped
+                active[:n] = self._near  # visit also those that were dropped
                 m, limit = n, math.inf
                 continue
             some = self._kernels.movers(
-                self._columns.starts, active, m, self._one, _SHARE, _ROOM * visited, self._grades,
-                few,
+                self._columns.starts, active, m, self._gain, _SHARE, _ROOM * visited,
+                self._grades, few,
             )  # fmt: skip
             if not 0 < some < m:
                 continue
-            before, again, short = self._one[few[:some]].sum(), 0, 0
+            again = short = 0
+            least = (1 - _SHARE) * sum(map(float, self._gain[few[:some]]))
             while again < visited and short < _SHORT_SWEEPS:
                 _, _, _, nonzeros = self._sweep(few, some, math.inf)
                 again, short = again + nonzeros, short + 1
-                if self._one[few[:some]].sum() < (1 - _SHARE) * before:
+                if self._sums[2] < least:
                     break
         if self._wait > 0 or sweeps < _SWEEPS:  # too early, or the time is up
             self._wait = max(0, self._wait - 1)
@@ -491,23 +559,23 @@ class _Newton:
         waits longer and longer before it tries again.
         """
         problem, scratch, kernels = self._fit.problem, self._scratch, self._kernels
-        now = self._w + self._d
-        if problem.intercept:
-            now[-1] = 0.0  # stays as it is
-        some = np.flatnonzero(now).astype(np.int32)
+        some = self._near[self._w[self._near] + self._d[self._near] != 0]
+        some = some[some != self._free]  # the intercept stays as it is
         place = (*self._columns.arrays, problem.bias, some)
-        u, h, signs, step = now[some], self._h[some], np.sign(now[some]), np.zeros(len(some))
-        r, q = np.empty(len(some)), np.empty(len(some))
-        kernels.products(*place, scratch.model[::2].copy(), r)
+        u, h, step = self._w[some] + self._d[some], self._h[some], np.zeros(len(some))
+        signs, r, q = np.sign(u), np.empty(len(some)), np.empty(len(some))
+        H = scratch.model[1::2]
+        kernels.products(*place, scratch.model, 2, r)
         r += self._g[some]
         r -= problem.l1 * signs + problem.l2 * u
         slope, p = r.copy(), r / h
         size = first = _dot(r, p)
-        nonzeros = int(self._lengths[some].sum())
+        starts = self._columns.starts
+        nonzeros = int((starts[some + 1] - starts[some]).sum())
         for _ in range(_CONJUGATE):
             kernels.multiply(*place, p, scratch.step)
-            scratch.step *= scratch.H
-            kernels.products(*place, scratch.step, q)
+            scratch.step *= H
+            kernels.products(*place, scratch.step, 1, q)
             self._work.nonzeros += 2 * nonzeros
             q += problem.l2 * p
             curve = _dot(p, q)
@@ -526,7 +594,7 @@ class _Newton:
             new = np.clip(new, was - self._box, was + self._box)
             kernels.multiply(*place, new - u, scratch.step)
             self._work.nonzeros += nonzeros
-            change = scratch.H * scratch.step
+            change = H * scratch.step
             curve = _dot(scratch.step, change) + problem.l2 * _dot(new - u, new - u)
             decrease = _dot(slope, new - u) - 0.5 * curve
             if decrease > 0:
@@ -539,16 +607,12 @@ class _Newton:
         self, active: npt.NDArray[np.int32], m: int, limit: float
     ) -> tuple[int, float, float, int]:
         """Visit columns once; return how many may still move, violations, and nonzeros."""
-        problem, scratch = self._fit.problem, self._scratch
-        free = self._columns.dense if problem.intercept else -1
         kept, moved, visited = self._kernels.sweep(
-            *self._columns.arrays, problem.bias, free, scratch.model, self._g, self._w,
-            self._d, self._h, problem.l2, problem.l1, self._box, active, m, limit, self._one,
-            self._sums,
+            *self._columns.arrays, self._fit.problem.bias, self._free, self._scratch.model, self._g,
+            self._w, self._d, self._h, *self._penalty, self._box, active, m, limit, self._gain,
+            self.gains, self._sums,
         )  # fmt: skip
-        visits = active[:kept]
-        self.gains[visits] += self._one[visits]
-        self._gained += float(self._one[visits].sum())
+        self._gained += float(self._sums[2])
         self._work.sweeps += 1
         self._work.updates += moved
         self._work.nonzeros += visited
@@ -558,31 +622,38 @@ class _Newton:
         """Choose the length of the step and take it; return False if nothing is left to gain."""
         fit, scratch, problem = self._fit, self._scratch, self._fit.problem
         w, d = self._w, self._d
-        self._kernels.multiply(*self._columns.arrays, problem.bias, self._all, d, scratch.step)
-        before = self._loss + problem.penalty(w)
+        place = (*self._columns.arrays, problem.bias, self._near)
+        self._kernels.multiply(*place, d[self._near], scratch.step)
+        before = self._losses + problem.penalty(w)
         old, step = problem.penalized(w), problem.penalized(d)
         slope = problem.l2 * _dot(old, step) - _dot(self._g, d)
         slope += problem.l1 * float(np.abs(old + step).sum() - np.abs(old).sum())
         length = 1.0
         while length > 1e-6:
             now = w + length * d
-            rows = problem.of_rows(self._fit.labels)
-            self._kernels.losses_along(fit.z, scratch.step, length, *rows, self._sums)
-            after = float(self._sums[0]) + problem.penalty(now)
+            self._losses, self._linear = fit.linearize(scratch, self._spread, length)
+            after = self._losses + problem.penalty(now)
             if after - before <= 0.01 * length * slope + 1e-13 * abs(before):
-                self._w = now
-                fit.z += length * scratch.step
-                self._work.steps += 1
-                self._center()
-                self._flat = 0 if after < before else self._flat + 1
-                return self._flat < _MOST_FLAT
+                break
             length *= 0.5
-        return False
+        else:
+            self._losses, self._linear = fit.linearize(scratch, self._spread)
+            return False
+        self._w = now
+        scratch.step *= length
+        fit.z += scratch.step
+        self._work.steps += 1
+        self._is_differentiated = False
+        if problem.intercept:
+            self._center()
+            self._losses, self._linear = fit.linearize(scratch, self._spread)
+        self._flat = 0 if after < before else self._flat + 1
+        return self._flat < _MOST_FLAT
 
     def store(self) -> None:
         """Write weights and slopes of the columns back."""
         self._fit.w[self._columns.features] = self._w
-        self._look()
+        self._differentiate()
         self._fit.g[self._columns.features] = self._g
 
 
@@ -597,17 +668,16 @@ def choose_features(
 ) -> npt.NDArray[np.int32]:
     """Choose the features whose columns are collected in the next pass, in ascending order.
 
-    If all features fit, all are chosen; otherwise those with a weight or beyond their bound, and
-    then those closest to their bound. If even the first do not fit, half of the room goes to the
-    columns in memory that decreased the objective most per byte in the last pass, and half to the
-    features that promise the largest decrease per byte, or were not in memory for longest. An
-    intercept is always chosen.
+    Those with a weight or beyond their bound are chosen, and then those closest to their bound, as
+    many as fit. If even the first do not fit, half of the room goes to the columns in memory that
+    decreased the objective most per byte in the last pass, and half to the features that promise
+    the largest decrease per byte, or were not in memory for longest. An intercept is always chosen.
 
     Parameters
     ----------
     fits : list of SparseFit
     sizes : ndarray, shape (n_weights,), int64
-        Bytes of the column of each feature; 0 if it has no nonzeros.
+        Bytes of the column of each feature; 0 if its weight is 0 at the optimum.
     squares : ndarray, shape (n_weights,), float64
         Sum of squares of each feature.
     room : int
@@ -619,8 +689,6 @@ def choose_features(
     seen : ndarray, shape (n_weights,), int32
         The last pass in which each feature was in memory.
     """
-    if sizes.sum() <= room:
-        return np.flatnonzero(sizes).astype(np.int32)
     nearness, promise = np.zeros(len(sizes)), np.zeros(len(sizes))
     needed = np.zeros(len(sizes), bool)
     for fit in fits:

@@ -567,7 +567,7 @@ class MultiProblem(_Separable):
 
     def groups(self, n_groups: int) -> list[MultiProblem]:
         """Divide one-vs-rest into problems with about equal numbers of classes."""
-        ends = [len(self.costs) * k // n_groups for k in range(n_groups + 1)]
+        ends = [self.first + self.n_outputs * k // n_groups for k in range(n_groups + 1)]
         return [replace(self, first=a, n_outputs=b - a) for a, b in itertools.pairwise(ends)]
 
     @property
@@ -581,7 +581,8 @@ class MultiProblem(_Separable):
 
     @property
     def _numbers(self) -> tuple[Any, ...]:
-        return self.loss.kind, self.first, self.costs, self.cost_rest
+        kind = self.loss.kind if self.loss.joint else None  # another type, other code
+        return kind, self.first, self.costs, self.cost_rest
 
     @property
     def _width(self) -> int:
@@ -605,7 +606,7 @@ class MultiProblem(_Separable):
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
             *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
-            np.empty((6, self._width)), np.empty((6, FEW)), np.empty(self._width, np.int32),
+            np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip
         return _finite(stats)
@@ -728,9 +729,11 @@ def squared_norm(W: Weights, minus: Weights | None = None) -> float:
     W, minus : ndarray, shape (n_weights, n_outputs), float64
     """
     step = max(1, (1 << 16) // W.shape[1])
-    parts = []
+    parts, room = [], np.empty((min(step, len(W)), W.shape[1]))  # new memory costs more than sums
     with np.errstate(over="ignore", invalid="ignore"):  # callers check the result
         for k in range(0, len(W), step):
-            part = W[k : k + step] if minus is None else W[k : k + step] - minus[k : k + step]
-            parts.append(float(np.square(part).sum()))
+            part, square = W[k : k + step], room[: len(W) - k]
+            if minus is not None:
+                part = np.subtract(part, minus[k : k + step], out=square)
+            parts.append(float(np.square(part, out=square).sum()))
     return math.fsum(parts) if all(map(math.isfinite, parts)) else math.inf

@@ -48,7 +48,7 @@ from sbm.store.files import (
     reading,
     remove,
     write_atomically,
-    write_error,
+    writing,
 )  # fmt: skip
 from sbm.store.manifest import (
     FORMAT,
@@ -239,12 +239,9 @@ class BlockWriter:
 
     def _append(self, block: int, data: Sequence[bytes | memoryview]) -> int:
         path = self._folder / block_name(self._first + block)
-        try:
-            # An existing file was left by a process that was killed.
-            with open(path, "ab" if self._sizes[block] else "wb") as file:
-                return sum(map(file.write, data))
-        except OSError as error:
-            raise write_error(path, error) from error
+        mode = "ab" if self._sizes[block] else "wb"  # replaces one left by a killed process
+        with writing(path), open(path, mode) as file:
+            return sum(map(file.write, data))
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
         """Sync the block files; return their manifest entries and the chunk index.
@@ -294,14 +291,12 @@ class BlockWriter:
     def _close(self, block: int, number: int) -> None:
         """Sync the file of a block, and give it another number."""
         path = self._folder / block_name(block)
-        try:
-            if number != block:
+        if number != block:
+            with writing(path):
                 path = path.rename(self._folder / block_name(number))
-            if self.is_kept:
-                with open(path, "rb+") as file:
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise write_error(path, error) from error
+        if self.is_kept:
+            with writing(path), open(path, "rb+") as file:
+                os.fsync(file.fileno())
 
 
 def _crc_of(chunks: Sequence[int]) -> int:

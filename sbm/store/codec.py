@@ -14,8 +14,6 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.store.container import Buffers
 
-__all__ = ["RAW", "decode_rows", "encode_rows", "gather_rows"]
-
 kernels = load("sbm.store.kernels.rows")
 value_kernels = load("sbm.store.kernels.values")
 

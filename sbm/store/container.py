@@ -46,7 +46,7 @@ from sbm.store.records import parse
 
 __all__ = [
     "HEAD", "VERSION", "Buffers", "Container", "Pieces", "decode", "encode", "header_crc",
-    "is_container", "read", "write",
+    "is_container", "open_ranges", "read", "write",
 ]  # fmt: skip
 
 
@@ -486,3 +486,45 @@ def read(
 
         size = os.fstat(file.fileno()).st_size
         return _read(take, size, kind, str(path), wanted, crc32, most_bytes)
+
+
+def open_ranges(path: Path, kind: str) -> tuple[Container, Callable[[str, int, int], Array]]:
+    """Open a file to read uncompressed arrays in ranges; every byte is checked.
+
+    Returns
+    -------
+    content : Container
+        Without arrays.
+    read : callable
+        ``read(name, begin, end)`` returns elements of an array, in the order of its bytes.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read, or as for `decode`.
+    """
+    with reading(path), open_own(path) as file:
+
+        def take(begin: int, end: int) -> bytes:
+            file.seek(begin)
+            return file.read(end - begin)
+
+        size = os.fstat(file.fileno()).st_size
+        header, end = _header(take, size, kind, str(path), None)
+        places: dict[str, tuple[int, np.dtype[Any]]] = {}
+        for entry in header["arrays"]:
+            begin, end = end, end + entry["bytes"]
+            crc = 0
+            for at in range(begin, end, _SMALL):
+                crc = zlib.crc32(take(at, min(end, at + _SMALL)), crc)
+            if end > size or crc != entry["crc32"] or entry["codec"] != "raw":
+                raise _damaged(str(path), f"array {entry['name']!r}")
+            places[entry["name"]] = begin, np.dtype(entry["dtype"])
+
+    def read_range(name: str, begin: int, end: int) -> Array:
+        first, dtype = places[name]
+        with reading(path), open_own(path) as file:
+            file.seek(first + begin * dtype.itemsize)
+            return np.frombuffer(file.read((end - begin) * dtype.itemsize), dtype)
+
+    return Container({}, header["meta"], header), read_range

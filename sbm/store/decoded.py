@@ -15,8 +15,6 @@ import numpy.typing as npt
 from sbm.rows import SPARE, Arena, Rows
 from sbm.store.codec import gather_rows
 
-__all__ = ["DecodedChunk", "DecodedChunks"]
-
 _OBJECTS = 1_000  # bytes of Python's objects for a chunk
 
 

@@ -21,12 +21,6 @@ from typing import IO
 
 from sbm.errors import StoreError
 
-__all__ = [
-    "aside", "copy", "file_checksum", "follow_no_link", "lock", "make_folder", "move",
-    "open_atomically", "open_own", "put_in_place", "read_error", "reading", "remove",
-    "sync_folder", "write_atomically", "write_error", "writing",
-]  # fmt: skip
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE = 1 << 20  # bytes read at a time
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # unsupported system call

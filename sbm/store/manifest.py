@@ -20,14 +20,6 @@ from sbm.store.records import (
     read_record,
 )  # fmt: skip
 
-__all__ = [
-    "FORMAT", "MANIFEST", "MOST_NNZ_A_BYTE", "NONZERO_BYTES", "VERSION", "block_name",
-    "features_name", "index_name", "kept_generations", "names_of", "next_block", "origins",
-    "read_manifest",
-    "write_manifest",
-]  # fmt: skip
-
-
 FORMAT = "sbm-store"
 VERSION = 1
 MANIFEST = "manifest.json"

@@ -25,9 +25,6 @@ from typing import Any
 from sbm.errors import StoreError
 from sbm.store.files import open_own, read_error
 
-__all__ = ["MANIFEST_FIELDS", "RUN_FIELDS", "SHARD_FIELDS", "checksum",
-           "decode_record", "encode_record", "find_invalid", "parse", "read_record"]  # fmt: skip
-
 Table = Any  # see above
 
 _KEPT_FILE = 1 << 16  # bytes of memory for the part of a record about one file in its folder

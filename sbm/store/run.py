@@ -39,16 +39,12 @@ from sbm.store.files import (
     lock,
     make_folder,
     open_own,
-    read_error,
     reading,
     sync_folder,
     write_atomically,
-    write_error,
     writing,
 )  # fmt: skip
 from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
-
-__all__ = ["Run", "is_finished", "run_folder", "runs_here", "sources_at"]
 
 VERSION = 1
 RECORD = "run.json"
@@ -236,10 +232,8 @@ class Run:
         if not self._evicted_files[block]:
             return
         path = self._evicted_path(block)
-        try:
+        with reading(path):
             data = memoryview(path.read_bytes())
-        except OSError as error:
-            raise read_error(path, error) from error
         position = 0
         for size in self._evicted_files[block]:
             arrays = container.decode(data[position : position + size], "evicted", str(path)).arrays
@@ -263,12 +257,9 @@ class Run:
                 arrays |= {"offsets": alpha.offsets, "outputs": alpha.outputs}
             data = b"".join(container.encode("evicted", arrays))
             path = self._evicted_path(block)
-            try:
-                mode = "ab" if self._evicted_files[block] else "wb"
-                with open(path, mode, opener=follow_no_link) as file:
-                    file.write(data)
-            except OSError as error:
-                raise write_error(path, error) from error
+            mode = "ab" if self._evicted_files[block] else "wb"
+            with writing(path), open(path, mode, opener=follow_no_link) as file:
+                file.write(data)
             self._evicted_files[block].append(len(data))
         self._evicted = [[] for _ in self._evicted]
         self._evicted_bytes = 0
@@ -362,11 +353,8 @@ class Run:
         """Write the encoded alphas in memory to files; the next checkpoint syncs them."""
         for block, data in self._unwritten.items():
             path = self.folder / self._files[block]
-            try:
-                with open(path, "wb", opener=follow_no_link) as file:
-                    file.write(data)
-            except OSError as error:
-                raise write_error(path, error) from error
+            with writing(path), open(path, "wb", opener=follow_no_link) as file:
+                file.write(data)
         self._unwritten.clear()
 
     def add_evicted(
@@ -515,14 +503,9 @@ class Run:
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to the log; the first line of a new run replaces an older log."""
         path = self.folder / LOG
-        try:
-            mode = "a" if self._is_logged else "w"
-            with open(path, mode, encoding="utf-8", opener=follow_no_link) as file:
-                file.write(json.dumps(dict(record)) + "\n")
-        except StoreError:
-            raise
-        except OSError as error:
-            raise write_error(path, error) from error
+        mode = "a" if self._is_logged else "w"
+        with writing(path), open(path, mode, encoding="utf-8", opener=follow_no_link) as file:
+            file.write(json.dumps(dict(record)) + "\n")
         self._is_logged = True
 
     @staticmethod
@@ -603,14 +586,8 @@ def _files_of(record: dict[str, Any]) -> set[str]:
 
 
 def _sync(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise write_error(path, error) from error
+    with writing(path), open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def run_folder(model: Path) -> Path:

@@ -12,8 +12,6 @@ from sbm.errors import StoreError
 from sbm.store.files import write_atomically
 from sbm.store.records import SHARD_FIELDS, encode_record, find_invalid, read_record
 
-__all__ = ["SHARD", "Shard", "read_shard", "shard_path", "write_shard"]
-
 SHARD = "shard.json"
 
 

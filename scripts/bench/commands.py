@@ -143,7 +143,7 @@ def split_to(args: argparse.Namespace, text: Path, **changes: Any) -> Path:
 
 def training_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
     """The options of ``sbm train`` among the arguments, some of them replaced."""
-    names = ("C", "cache_frac", "mem", "rounds", "tol", "max_passes")
+    names = ("C", "cache_frac", "mem", "parts", "rounds", "tol", "max_passes")
     return {name: getattr(args, name) for name in names if hasattr(args, name)} | changes
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scripts.bench.tools import BenchError, Report, tell
 
 BENCHMARKS: Registry = {}
 LOSSES = ("squared_hinge", "log_loss", "hinge")
+SOLVERS = ("dual", "newton", "auto")
 MANY = 20_000  # passes: no training needs as many
 SHAPE = ("--rows", 110_000, "--features", 20_000, "--nnz", 15, "--noise", 0)
 # What is tried on synthetic rows of which many have a free alpha.
@@ -40,9 +42,15 @@ def converge(args: argparse.Namespace, report: Report) -> None:
     """
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
-    report.rows = [*_solvers(args)]
-    report.tables["income, --solver dual"] = [*_scaling(args)]
-    report.tables["synthetic"] = [*_remedies(args)]
+    for rows, found in (
+        (report.tables.setdefault("income, --solver dual", []), _scaling(args)),
+        (report.tables.setdefault("synthetic", []), _remedies(args)),
+        (report.rows, _solvers(args)),
+    ):
+        for row in found:
+            rows.append(row)
+            if args.prefix is not None:
+                replace(report, machine=dict(report.machine)).write(args.prefix)
 
 
 def _store(args: argparse.Namespace, text: Path) -> Path:
@@ -53,7 +61,8 @@ def _store(args: argparse.Namespace, text: Path) -> Path:
 
 def _solvers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compare solvers over C."""
-    for name, losses in (("a9a", LOSSES), ("farm_ads", ("log_loss",))):
+    plans = {"a9a": (LOSSES, SOLVERS[:2]), "farm_ads": (LOSSES[1:2], SOLVERS)}
+    for name, (losses, solvers) in plans.items():
         text = args.folder / f"{name}.svm"
         if args.quick:
             make_text(text, "--rows", 500, "--features", 50, "--nnz", 10)
@@ -61,7 +70,7 @@ def _solvers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             write_text(args.reference, name, text)
         store = _store(args, text)
         for loss in losses:
-            for solver in ("dual", "newton", "auto"):
+            for solver in solvers:
                 for C in args.costs:
                     tell(f"{name}, {loss}, {solver}, C = {C:g}")
                     options = {"loss": loss, "solver": solver, "C": C, "max_passes": MANY}

@@ -72,7 +72,15 @@ def measure(
                 continue
             # No estimate of the gap is so small: there is no certificate, which would make W anew,
             # before the last pass.
-            settings = {"loss": loss, "C": C, "max_passes": n, "mem": "400MB", "tol": 1e-300}
+            settings = {
+                "loss": loss,
+                "C": C,
+                "max_passes": n,
+                "mem": "400MB",
+                "tol": 1e-300,
+                "parts": "blocks",
+                "solver": "dual",
+            }
             if loss == "one_class":
                 del settings["C"]
             with mock.patch("sbm.programs.training.training.MOST_DRIFT", float("inf")):

@@ -23,22 +23,13 @@ ENDINGS = (".json", ".md", ".png")
 
 @dataclass(frozen=True)
 class Result:
-    """A file of ``scripts/results``.
+    """A file of ``scripts/results``."""
 
-    Attributes
-    ----------
-    what : str
-        What it shows.
-    command : str
-        The module of ``scripts`` that makes it, and its arguments. Words in capitals are keys of
-        `TEXTS`, REFERENCE the folder of the reference sets, and OUT the file without its ending.
-    is_timed : bool
-        Whether stolen time matters.
-    """
-
-    what: str
+    what: str  # what it shows
+    # The module of ``scripts`` that makes it, and its arguments. Words in capitals are keys of
+    # `TEXTS`, REFERENCE the folder of the reference sets, and OUT the file without its ending.
     command: str
-    is_timed: bool = True
+    is_timed: bool = True  # whether stolen time matters
 
 
 _TABLE2 = "--data TEN --test TEN_TEST --data TEXT --test TEST"
@@ -175,15 +166,16 @@ RESULTS = {
     "paper-figure2": Result(
         "figure 2 of the SBM paper: SBM-1/2, SBM-1/3, SBM-1/2-rand and BMD on three data sets, on "
         "this disk and on a slow one",
-        "papers figure2 --keep KEEP --data prep=TEN --test prep=TEN_TEST -o OUT",
+        "papers figure2 --keep KEEP --data prep=TEN --test prep=TEN_TEST --rows 500000 "
+        "--max-passes 6 -o OUT",
     ),
     "paper-figure3": Result(
         "figures 3 and 4: beside Pegasos and Vowpal Wabbit, in double and single precision",
-        "papers figure3 --keep KEEP -o OUT",
+        "papers figure3 --keep KEEP --costs webspam=1 -o OUT",
     ),
     "paper-figure5": Result(
         "figure 5: no cache, 1/4, 1/2 and a whole block, 3 and 10 rounds",
-        "papers figure5 --keep KEEP -o OUT",
+        "papers figure5 --keep KEEP --rows 500000 --max-passes 6 -o OUT",
     ),
     "paper-table2": Result(
         "table 2, every learner of it: reading, learning, accuracy, of ten classes and of two",

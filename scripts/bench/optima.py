@@ -84,7 +84,8 @@ def _outcomes(args: argparse.Namespace, grid: dict[str, Any]) -> Iterator[dict[s
                 record = records.get(C, {"relative_gap": 1.0})
                 if record["relative_gap"] <= WITHIN:
                     settings = {"loss": loss, "C": C, "cache_frac": frac, "rounds": rounds,
-                                "tol": grid["tol"], "max_passes": 100_000}  # fmt: skip
+                                "tol": grid["tol"], "max_passes": 100_000,
+                            "parts": "blocks", "solver": "dual"}  # fmt: skip
                     outcome = _train(store, args.folder / "m.model", record, settings)
                     yield {"data": name, "blocks": blocks, **settings, **outcome}
         text.unlink()

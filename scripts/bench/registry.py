@@ -107,6 +107,7 @@ OPTIONS: dict[str, Option] = {
     "split_mem": Option(str, "--mem of sbm split only"),
     "tol": Option(float, "certified gap to train to"),
     "max_passes": Option(_count, "maximum number of passes"),
+    "parts": Option(one_of(("auto", "blocks")), "--parts of sbm train"),
     "rounds": Option(_or_auto, "--rounds of sbm train"),
     "cache_frac": Option(_or_auto, "--cache-frac of sbm train"),
     "loss": Option(one_of(LOSSES), "--loss of sbm"),

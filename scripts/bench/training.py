@@ -11,9 +11,11 @@ from scripts.bench.registry import QUICK, TRAINING, Registry, benchmark, existin
 
 BENCHMARKS: Registry = {}
 ROWS = 2_500_000
+# Blocks that mostly do not stay in memory.
+BLOCKS = {**TRAINING, "parts": "blocks", "mem": "220MB"}
 
 
-@benchmark(BENCHMARKS, options={**TRAINING, "bmd_max_passes": 100}, quick=QUICK, rows=ROWS)
+@benchmark(BENCHMARKS, options={**BLOCKS, "bmd_max_passes": 100}, quick=QUICK, rows=ROWS)
 def overlap(args: argparse.Namespace, report: tools.Report) -> None:
     """Loading behind solving.
 
@@ -68,7 +70,7 @@ def _excess(passes: list[dict[str, float]], *parts: str) -> float:
 
 @benchmark(
     BENCHMARKS, rows=ROWS, quick={**QUICK, "rounds": [2, "auto"]},
-    options={**TRAINING, "rounds": [1, 2, 3, 5, 10, "auto"], "read_rates": [None, 1e8]},
+    options={**BLOCKS, "rounds": [1, 2, 3, 5, 10, "auto"], "read_rates": [None, 1e8]},
 )  # fmt: skip
 def rounds(args: argparse.Namespace, report: tools.Report) -> None:
     """Rounds over a working set.
@@ -91,7 +93,7 @@ def rounds(args: argparse.Namespace, report: tools.Report) -> None:
 
 @benchmark(
     BENCHMARKS, rows=ROWS, quick={**QUICK, "cache_frac": [0.0, 0.5, "auto"]},
-    options={**TRAINING, "cache_frac": [0.0, 0.25, 0.5, 0.75, "auto"], "also": []},
+    options={**BLOCKS, "cache_frac": [0.0, 0.25, 0.5, 0.75, "auto"], "also": []},
 )  # fmt: skip
 def cache(args: argparse.Namespace, report: tools.Report) -> None:
     """Size of the cache.
@@ -143,7 +145,7 @@ def _try_choices(
 # --------------------------------------------------------------------------------------- threads
 
 
-@benchmark(BENCHMARKS, options=TRAINING, quick=QUICK, rows=ROWS)
+@benchmark(BENCHMARKS, options=BLOCKS, quick=QUICK, rows=ROWS)
 def threads(args: argparse.Namespace, report: tools.Report) -> None:
     """One thread and two.
 
@@ -186,7 +188,7 @@ def _threads_row(what: str, n: int, runs: list[tools.Finished]) -> dict[str, Any
 # ------------------------------------------------------------------------------------- screening
 
 
-@benchmark(BENCHMARKS, options=TRAINING, quick=QUICK, rows=ROWS)
+@benchmark(BENCHMARKS, options=BLOCKS, quick=QUICK, rows=ROWS)
 def screening(args: argparse.Namespace, report: tools.Report) -> None:
     """Rows that need no visit.
 

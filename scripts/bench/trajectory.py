@@ -123,6 +123,8 @@ def watch(
 ) -> list[Point]:
     """Train in this process; return what is known after each pass.
 
+    With ``parts`` of blocks, every block is read again in each pass, as if memory were small.
+
     Parameters
     ----------
     options : dict
@@ -141,6 +143,7 @@ def watch(
     """
     import sbm
     from sbm.distributed.comm import SerialComm
+    from sbm.engine.memory import MemoryPlan
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
 
@@ -156,7 +159,10 @@ def watch(
         looking += time.perf_counter() - begin
 
     remove(model, model.with_name(model.name + ".run"))
-    with _watched(look):
+    reading: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if options.get("parts") == "blocks":
+        reading = mock.patch.object(MemoryPlan, "staying", return_value=[])
+    with _watched(look), reading:
         how = TrainOptions(read_rate=read_rate)
         train_ranks(SerialComm(), store, model, sbm.Settings(**options), how)
     certifying = 0.0

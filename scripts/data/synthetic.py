@@ -10,7 +10,8 @@ Values are 1, or multiples of 0.0001 below 1 (``--values real``). The label is +
 hidden weights w, else -1, flipped with the probability ``--noise``. The weights are independent
 standard normal numbers less one constant, chosen so that the classes are about equally large.
 
-With ``--classes K`` above 2 the class, 1 ... K, comes first, all equally likely, and the features
+With ``--classes K`` above 2 the class, 1 ... K, comes first, all equally likely, or the k-th about
+k**-A as likely as the first with ``--class-power A``, and the features
 follow from it: each class owns some ids, as many as a row has at most, and each nonzero of a row is
 one of them with the probability ``--own``. So one weight vector a class tells the classes apart.
 The label is the class, or with the probability ``--noise`` another one.
@@ -54,6 +55,7 @@ class Problem:
     seed: int = 0
     # of many classes, the share of a row's nonzeros that are features of its class
     own: float = 0.3
+    class_power: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nnz <= self.features:
@@ -62,6 +64,8 @@ class Problem:
             raise ValueError("the noise must be between 0 and 1")
         if not 0.0 <= self.power <= 100.0:
             raise ValueError("the power must be between 0 and 100")
+        if not 0.0 <= self.class_power <= 100.0:
+            raise ValueError("the power law of the classes must be between 0 and 100")
         if not 0.0 <= self.own <= 1.0:
             raise ValueError("the share of own features must be between 0 and 1")
         if self.classes < 2:
@@ -97,13 +101,10 @@ class Problem:
         rng, longest = np.random.default_rng([self.seed, 0, number]), self.longest
         n = max(1, BATCH // longest)
         lengths = rng.integers(2 * self.nnz - longest, longest + 1, n)
-        u, power = rng.random((n, longest)), 1.0 - self.power
-        if abs(power) < 1e-9:
-            ranks = np.exp(u * math.log(self.features + 1.0)) - 1.0
-        else:
-            ranks = (1.0 + u * ((self.features + 1.0) ** power - 1.0)) ** (1.0 / power) - 1.0
-        ids: NDArray[np.int64] = ranks.clip(0, self.features - 1).astype(np.int64)
+        ids = _ranks(rng.random((n, longest)), self.features, self.power)
         classes = rng.integers(0, self.classes, n)
+        if self.class_power > 0:
+            classes = _ranks(rng.random(n), self.classes, self.class_power)
         if self.classes > 2:
             ids = np.where(rng.random(ids.shape) < self.own, self._owned(classes), ids)
         inside = np.arange(longest) < lengths[:, None]
@@ -149,6 +150,16 @@ class Problem:
             yield text
 
 
+def _ranks(u: NDArray[np.float64], n: int, power: float) -> NDArray[np.int64]:
+    """Return numbers below n by a power law, from uniform ones."""
+    power = 1.0 - power
+    if abs(power) < 1e-9:
+        ranks = np.exp(u * math.log(n + 1.0)) - 1.0
+    else:
+        ranks = (1.0 + u * ((n + 1.0) ** power - 1.0)) ** (1.0 / power) - 1.0
+    return ranks.clip(0, n - 1).astype(np.int64)
+
+
 def _size(text: str) -> int:
     try:
         return parse_size(text)
@@ -185,13 +196,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--own", type=float, default=0.3, help="of many classes, share of features of its own"
     )
+    parser.add_argument(
+        "--class-power", type=float, default=0.0, help="exponent of the power law of the classes"
+    )
     args = parser.parse_args(argv)
     if args.rows is not None and args.rows < 1:
         parser.error("--rows must be at least 1")
     try:
         problem = Problem(
             args.features, args.nnz, args.values == "real", args.noise, args.power, args.classes,
-            args.seed, args.own,
+            args.seed, args.own, args.class_power,
         )  # fmt: skip
     except ValueError as error:
         parser.error(str(error))

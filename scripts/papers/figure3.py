@@ -164,6 +164,7 @@ def _judge_precision(double: Precision, single: Precision, data: str, claims: Cl
     claims.add(
         "single precision makes files smaller", data, "a store takes at most 0.85 of the bytes",
         f"{size:.2f}", size <= 0.85, where="B.1",
+        why="ids take more space than values",
     )  # fmt: skip
     claims.add(
         "single precision can be less accurate", data,

@@ -140,6 +140,7 @@ def figure5(args: Namespace, report: Report) -> None:
                 "difference (7) in the end with each cache at most half of that without",
                 words(left.items()),
                 *(left[name] <= left["no cache"] / 2 for name in list(CACHES)[1:]),
+                why=f"the optimum is known within {number(curves.known)}",
             )  # fmt: skip
             if problem.name == "webspam":
                 _judge_webspam(data[rounds], curves, claims)

@@ -56,6 +56,7 @@ class Trainer:
         self._model = self._folder / "one.model"
         self._options = {
             "loss": problem.loss, "C": problem.C, "mem": args.mem, "tol": NEVER, "solver": "dual",
+            "parts": "blocks",
             "max_passes": args.max_passes,
         }  # fmt: skip
         if not args.quick:

@@ -98,19 +98,7 @@ def _names(case: Case, stage: Stage) -> set[str]:
 def run(
     cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
-    """Have calls fail and look at what becomes of it.
-
-    Parameters
-    ----------
-    cases : int
-        How many, spread over all scenarios; `ALL` for each fault at each point.
-    folder : Path
-        Where there is room for small files.
-    tell : callable
-        Is told how far it is.
-    only : int, optional
-        The number of the one case to run.
-    """
+    """Have calls fail and look at what becomes of it; see `scripts.torture.kills.run`."""
     return try_all("faults", cases, seed, folder, tell, only, draw, _each_point, run_case, _count)
 
 

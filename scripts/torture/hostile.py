@@ -237,13 +237,7 @@ KINDS = (_bomb, _writers, _record, _many)
 def run(
     cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
 ) -> Tally:
-    """Try hostile files and neighbours.
-
-    Parameters
-    ----------
-    cases, seed, folder, tell, only
-        As for `scripts.torture.kills.run`.
-    """
+    """Try hostile files and neighbours; see `scripts.torture.kills.run`."""
     tally = Tally("hostile")
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -63,7 +63,8 @@ def run(
     Parameters
     ----------
     cases : int
-        How many, spread over all scenarios; `ALL` for each point of each scenario.
+        How many, spread over all scenarios; `ALL` for each point (of faults, each fault
+        at each point).
     folder : Path
         Where there is room for small files.
     tell : callable

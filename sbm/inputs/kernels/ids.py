@@ -9,8 +9,6 @@ Source: multiplicative hashing with linear probing (Knuth, volume 3, section 6.4
 import numpy as np
 from numba import njit
 
-__all__ = ["count", "drop_unknown", "intern", "look_up", "rehash"]
-
 DIRECT_LIMIT = 1 << 24
 
 

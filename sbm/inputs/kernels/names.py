@@ -15,8 +15,6 @@ from sbm.inputs.kernels.text import (
 )
 from sbm.store.kernels.sorting import sort_and_add
 
-__all__ = ["hash_names", "parse"]
-
 # Error codes; sbm/inputs/vw.py has the messages, in this order.
 OK = 0
 BAD_LABEL = 1

@@ -13,8 +13,6 @@ from numba.extending import intrinsic
 
 from sbm.store.kernels.sorting import heap_sort
 
-__all__ = ["IGNORED", "REQUIRED", "is_inf_or_nan", "parse", "parse_number", "parse_short_number"]
-
 # Error codes; sbm/inputs/libsvm.py has the messages, in this order.
 OK = 0
 BAD_LABEL = 1

@@ -10,11 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "BOTTOM", "COLORS", "DARK_COLORS", "DASHES", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH",
-    "BarChart", "Drawing", "LineChart", "Scale", "Series",
-]  # fmt: skip
-
 # In units of the view box: the chart, and the margins around its plot.
 WIDTH, HEIGHT = 440, 262
 LEFT, RIGHT, TOP, BOTTOM = 72, WIDTH - 24, 14, HEIGHT - 42

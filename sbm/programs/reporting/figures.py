@@ -19,8 +19,6 @@ from sbm.store.records import parse
 from sbm.store.run import LOG, RECORD, Run, run_folder, runs_here, sources_at
 from sbm.units import format_size
 
-__all__ = ["SECONDS", "BlockFigures", "PassFigures", "RunFigures", "read_log", "read_run"]
-
 T = TypeVar("T")
 Event = dict[str, Any]
 # Consecutive parts of the time of a pass. Blocks load in the background of all of them.

@@ -20,8 +20,6 @@ from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, R
 from sbm.settings import Settings, option_name
 from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 
-__all__ = ["MARK", "MOST_RUNS", "first_charts", "to_html"]
-
 MARK = "<!-- sbm report -->"  # in one of the first lines of every page
 MOST_RUNS = 26
 _MOST_BARS = 40

@@ -23,11 +23,6 @@ from sbm.programs.reporting.charts import COLORS, LineChart, Series
 from sbm.store.files import require_place, write_atomically
 from sbm.units import count, format_label, format_number
 
-__all__ = [
-    "check_confusion", "check_picture", "draw_charts", "draw_metric",
-    "path_charts", "write_confusion",
-]  # fmt: skip
-
 _NAMED, _COUNTED = 60, 20  # most classes with names on the axes, and with counts in the cells
 _CELLS = 1000  # most cells on a side; with more classes, neighbors share a cell
 _SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)  # ticks of the color bar

@@ -26,8 +26,6 @@ from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 from sbm.store.decoded import DecodedChunks
 
-__all__ = ["Deal", "Dealer", "replay"]
-
 # Chosen so that a block, the next block and the cache fit in the default --mem of training.
 BLOCK_BYTES = 400_000_000
 SMALL_BLOCK = 50_000

@@ -16,8 +16,6 @@ from sbm.store import files
 from sbm.store.files import aside, lock, make_folder, put_in_place, reading, remove, writing
 from sbm.store.shards import Shard, shard_path, write_shard
 
-__all__ = ["appended", "new_shards", "new_store", "scratch"]
-
 # Advice for a target that already exists.
 _REPLACE = "replace it with --force, or choose another name with -o"
 _ADD_OR_REPLACE = f"add to it with --append, {_REPLACE}"

@@ -14,8 +14,6 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE
 from sbm.units import format_size
 
-__all__ = ["Reading", "SplitOptions", "batch_bytes", "check_ids", "room_for_rows"]
-
 LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better

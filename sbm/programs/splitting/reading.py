@@ -24,12 +24,6 @@ from sbm.programs.splitting.options import SplitOptions, check_ids
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
-__all__ = [
-    "CodedText", "Counted", "Labels", "count_features", "read_sources",
-    "refuse_changed_sources", "refuse_once_only", "require_second_reading",
-]  # fmt: skip
-
-
 kernels = load("sbm.inputs.kernels.ids")
 
 
@@ -269,7 +263,8 @@ class Taker(Protocol):
     ids: IdTable
     n_rows: int
 
-    def add(self, text: CodedText, text_share: float) -> None: ...
+    def add(self, text: CodedText, text_share: float) -> None:
+        """Add a piece of text; `text_share` is the fraction of the input read so far."""
 
 
 def read_sources(

@@ -15,8 +15,6 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.store import blocks as store_files
 
-__all__ = ["find_sources", "other_columns", "refuse_known_sources"]
-
 
 def find_sources(
     inputs: str | Path | Iterable[str | Path] | Iterable[tuple[Any, Any]],

@@ -27,8 +27,6 @@ from sbm.store.files import write_error
 from sbm.store.records import checksum
 from sbm.units import format_number
 
-__all__ = ["AnyWeights", "RowWeights", "StoredWeights"]
-
 Floats = npt.NDArray[np.float64]
 
 _NO_WEIGHT = "found {token} where a weight (a number of at least 0) is expected"

@@ -22,11 +22,6 @@ from sbm.rows import Rows
 from sbm.store.container import Buffers
 from sbm.units import format_number
 
-__all__ = [
-    "ANY", "Arrays", "Arrivals", "Block", "Needs", "Reached", "Record", "TextOptions", "arrays_of",
-]  # fmt: skip
-
-
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Record: TypeAlias = dict[str, Any]  # position in a source, as JSON
 

@@ -31,8 +31,6 @@ from sbm.solver.onepass import OnePass, Size
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 
-__all__ = ["Incremental"]
-
 _OPTIONS = StreamOptions()
 _TYPES = ("ones", "float32", "float64")  # each holds the values of those before it
 

@@ -16,8 +16,6 @@ from sbm.settings import Settings
 from sbm.solver.onepass import OnePass, Size, caches_nnz
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass
 
-__all__ = ["Seen", "Workspace", "learner_shape", "problems_of", "target_type"]
-
 
 def target_type(settings: Settings) -> str:
     """Return the dtype of y: int32 for class codes or no labels, float64 for targets."""

@@ -19,11 +19,6 @@ from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration
 
-__all__ = [
-    "FREE", "KEPT", "Opened", "StreamOptions", "check_settings", "merge", "open_stream",
-    "refuse_other_formats", "refuse_packed",
-]  # fmt: skip
-
 
 def refuse_other_formats(sources: Sequence[Source]) -> None:
     """Check that all files are LIBSVM text, the only format that can be resumed midway."""

@@ -15,8 +15,6 @@ from sbm.programs.streaming.arrivals import Needs
 from sbm.solver.onepass import Size
 from sbm.units import in_megabytes
 
-__all__ = ["FIRST_BLOCK", "StreamPlan", "parsers_of", "plan_stream"]
-
 # Rows of the first block. Later blocks grow with the rows so far, up to the planned size. So the
 # progressive loss is meaningful early, and a small stream has its model soon.
 FIRST_BLOCK = 1024

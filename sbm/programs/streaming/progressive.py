@@ -18,8 +18,6 @@ from sbm.errors import DataError
 from sbm.losses import Loss
 from sbm.solver.problem import TOO_LARGE, AnyProblem, OneClass, Problem
 
-__all__ = ["Progressive", "Sums", "row_losses"]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 FIRST_MARK = 1024  # rows

@@ -61,8 +61,6 @@ from sbm.solver.step import Totals
 from sbm.store.run import sources_at
 from sbm.units import format_number, format_size
 
-__all__ = ["Stream", "rows_in_front"]
-
 _FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 

@@ -152,6 +152,8 @@ class TrainingPlan:
     read : dict or None
         Report of reading text, as of `sbm.split`.
     comm : Comm
+    classes : slice or None
+        Class codes to train, if the others have turns of their own; None for all.
     share : WorkShare
         The problems of this rank.
     spare : list of Problem or MultiProblem
@@ -183,6 +185,7 @@ class TrainingPlan:
     comm: Comm
     read: dict[str, Any] | None = None
     bound: int | None = None
+    classes: slice | None = None
     share: WorkShare = field(init=False)
     spare: list[AnyProblem] = field(init=False)
     shape: Shape = field(init=False)
@@ -279,7 +282,7 @@ class TrainingPlan:
         other = replace(self.settings, solver="newton")
         if not suits_newton(other, self.store, self.comm.size):
             return False
-        problems = WorkShare.of(self.comm, other, self.store).problems
+        problems = WorkShare.of(self.comm, other, self.store, None, self.classes).problems
         bound = self.bound
         if self.validation is not None:
             bound = (bound or self.settings.mem_bytes) - self.validation.n_bytes
@@ -309,7 +312,7 @@ class TrainingPlan:
 
     def _divide(self, counts: Sequence[float] | None = None) -> None:
         """Create the problems of this rank; `counts` are row weights per class for balancing."""
-        self.share = WorkShare.of(self.comm, self.settings, self.store, counts)
+        self.share = WorkShare.of(self.comm, self.settings, self.store, counts, self.classes)
         self.spare = held_out_problems(self.settings, self.store, counts)
 
     def balance_classes(self) -> None:

@@ -47,6 +47,7 @@ _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # otherwise at this share of the last gap, and not below this share of the tolerance.
 _WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
 _FIRST = 0.1
+_SURE = 1 - 1e-9  # of the bound of a gradient: less is not rounding
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
 
@@ -145,6 +146,9 @@ class ColumnSteps:
     progress : Progress
     is_over : callable
         Called after each sweep; ends the steps if true.
+    screens : bool
+        Whether features whose weights are certainly 0 are left out. They may differ from 0 at
+        another C.
 
     Attributes
     ----------
@@ -152,6 +156,8 @@ class ColumnSteps:
         Counted in the first pass.
     seen : ndarray, shape (n_weights,), int32
         The last pass in which each feature was in memory.
+    reach : ndarray, shape (n_weights,), float64
+        The most that the gradient of each feature can be at the optimum; see `SparseFit.reach`.
     chosen : ndarray, int32
         Features whose columns the next pass collects.
     solves : int
@@ -159,12 +165,18 @@ class ColumnSteps:
     """
 
     def __init__(
-        self, reads: ColumnPasses, tol: float, progress: Progress, is_over: Callable[[], bool]
+        self,
+        reads: ColumnPasses,
+        tol: float,
+        progress: Progress,
+        is_over: Callable[[], bool],
+        screens: bool = True,
     ) -> None:
-        self._reads, self._tol, self._progress = reads, tol, progress
+        self._reads, self._tol, self._progress, self._screens = reads, tol, progress, screens
         self._stop, self._sweeps = is_over, 0
         n = len(reads.fits[0].w)
         self.sizes, self.seen = FeatureSizes.of(n), np.zeros(n, np.int32)
+        self.reach = np.full(n, np.inf)
         self.chosen, self.solves = np.empty(0, np.int32), 0
 
     @property
@@ -183,19 +195,42 @@ class ColumnSteps:
 
     def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
         """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
-        return self._reads.read(
+        support = self._reads.read(
             what, after_block, looks=looks, sizes=self.sizes, counts=not self.sizes.counts.any(),
             collect=None if self.is_in_memory else self.chosen,
         )  # fmt: skip
+        if looks and self._screens:
+            self._screen()
+        return support
+
+    def _screen(self) -> None:
+        """Find features whose weights are 0 at the optimum, at the slopes of the last pass."""
+        sizes, fits = self.sizes, self._reads.fits
+        found = np.zeros(len(self.reach))
+        for fit in fits:
+            np.maximum(found, fit.reach(sizes.counts, sizes.squares), out=found)
+        if fits[0].problem.intercept:
+            found[-1] = np.inf
+        np.minimum(self.reach, found, out=self.reach)
+
+    def _column_sizes(self) -> npt.NDArray[np.int64]:
+        """Return the bytes of the columns of features whose weights may differ from 0."""
+        fits = self._reads.fits
+        is_out = self.reach < _SURE * fits[0].problem.l1
+        for fit in fits:
+            is_out &= fit.w == 0
+        return np.where(is_out, 0, self._reads.column_sizes(self.sizes))
 
     def improve(self, relative_gap: float, number: int) -> Work:
         """Take Newton steps in the columns in memory, and choose those of the next pass."""
         reads, columns = self._reads, self._reads.columns
-        sizes = reads.column_sizes(self.sizes)
+        sizes = self._column_sizes()
         work, gains = Work(), np.zeros(len(columns))
+        outside = sizes.copy()
+        outside[columns.features] = 0
         if len(columns):
             within = max(_OF_GAP * relative_gap, _LEAST * self._tol)
-            if len(columns) == np.count_nonzero(sizes):
+            if not outside.any():
                 within = self._tol * _WITHIN * _SHRINK**self.solves
                 if self.solves == 0 and len(reads.fits) > AT_ONCE:  # a start for every class
                     within = max(within, _FIRST)
@@ -212,9 +247,15 @@ class ColumnSteps:
                     gains += gain
             self._progress.finish()
             self.seen[columns.features] = number
-        self.chosen = choose_features(
-            reads.fits, sizes, self.sizes.squares, reads.room(), columns.features, gains, self.seen
-        )
+        if len(columns) and not outside.any():
+            self.chosen = columns.features
+        elif sizes.sum() <= reads.room():
+            self.chosen = np.flatnonzero(sizes).astype(np.int32)
+        else:
+            self.chosen = choose_features(
+                reads.fits, sizes, self.sizes.squares, reads.room(), columns.features, gains,
+                self.seen,
+            )  # fmt: skip
         return work
 
     def _is_over(self) -> bool:
@@ -352,7 +393,7 @@ class _SparseTraining:
         with self._reads.seconds.measure("write"):
             arrays: dict[str, npt.NDArray[Any]] = {
                 **asdict(self._steps.sizes),
-                "seen": self._steps.seen, "chosen": self._steps.chosen,
+                "seen": self._steps.seen, "chosen": self._steps.chosen, "reach": self._steps.reach,
                 "bounds": np.array([fit.bound for fit in self.fits]),
             }  # fmt: skip
             for k, fit in enumerate(self.fits):
@@ -373,7 +414,7 @@ class _SparseTraining:
             steps, validation = self._steps, self._job.validation
             if validation is not None and state.best is not None:
                 validation.restore(state.best, self._run)
-            steps.seen = arrays["seen"].copy()
+            steps.seen, steps.reach = arrays["seen"].copy(), arrays["reach"].copy()
             if record["shape"] == self._job.itself["shape"]:  # the same order of rows
                 names = [one.name for one in fields(FeatureSizes)]
                 steps.sizes = FeatureSizes(*(arrays[name].copy() for name in names))

@@ -33,6 +33,7 @@ from sbm.store.files import file_checksum, make_folder, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
+    "PROVEN",
     "StatusFile",
     "WorkShare",
     "any_of",
@@ -43,20 +44,23 @@ __all__ = [
     "folder_of",
     "forget_others",
     "one_first",
+    "only",
     "own_name",
     "refuse_others",
     "runs_of_others",
     "share_cores",
+    "total_report",
 ]  # fmt: skip
 
 STATUS = "status.json"
 RANK = "{rank}"
-_PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
+PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
-# With fewer classes a row of weights has few cache lines, and groups share some of them.
-_GROUP_CLASSES = 64
-_MOST_GROUPS = 8
+# One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
+# many: more rows of a group are at rest than of all classes, which makes up for visiting each row
+# in every group.
+_PAIR, _MANY = 10, 32
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
@@ -67,12 +71,12 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
 
 
 def _side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
-    """Divide one-vs-rest with many classes into groups that several threads solve."""
+    """Divide one-vs-rest into groups of classes that several threads solve."""
     one = problems[0]
     if not isinstance(one, MultiProblem) or one.loss.joint:
         return problems
-    n = min(_MOST_GROUPS, one.n_outputs // _GROUP_CLASSES)
-    return list(one.groups(n)) if n > 1 else problems
+    n = one.n_outputs
+    return list(one.groups(max(4, -(-n // _MANY)) if n >= _MANY else 1 + (n >= _PAIR)))
 
 
 @dataclass
@@ -103,9 +107,16 @@ class WorkShare:
         settings: Settings,
         store: BlockStore,
         counts: Sequence[float] | None = None,
+        only_these: slice | None = None,
     ) -> WorkShare:
-        """Divide by class if there are enough independent classes and all ranks have all rows."""
+        """Divide by class if there are enough independent classes and all ranks have all rows.
+
+        `counts` are row weights per class for balancing, `only_these` the class codes to train.
+        Default: all.
+        """
         every = make_problems(settings, store, counts)
+        if only_these is not None:
+            every = only(every, only_these)
         if comm.size == 1:
             return cls(comm, _side_by_side(every), False)
         one, classes = every[0], every
@@ -156,11 +167,38 @@ class WorkShare:
         report |= {"processes": self.comm.size, "bytes_sent": self.comm.sent}
         if not self.is_by_class:
             return report
-        theirs = self.comm.share({name: report[name] for name in (*_PROVEN, *_SUMMED, "passes")})
-        whole = Certificate.total([Certificate(**{k: r[k] for k in _PROVEN}) for r in theirs])
-        summed = {name: sum(one[name] for one in theirs) for name in _SUMMED}
-        most = max(one["passes"] for one in theirs)
-        return {**report, **whole.to_dict(), **summed, "passes": most}
+        theirs = self.comm.share({name: report[name] for name in (*PROVEN, *_SUMMED, "passes")})
+        return report | _total(theirs)
+
+
+def only(problems: Sequence[AnyProblem], classes: slice) -> list[AnyProblem]:
+    """Return the one-vs-rest problems of some classes."""
+    one = problems[0]
+    if not isinstance(one, MultiProblem):
+        return list(problems[classes])
+    return [replace(one, first=classes.start, n_outputs=classes.stop - classes.start)]
+
+
+def _total(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a training, given those for some classes each."""
+    whole = Certificate.total([Certificate(**{k: r[k] for k in PROVEN}) for r in reports])
+    summed = {name: sum(one[name] for one in reports) for name in _SUMMED}
+    return {**whole.to_dict(), **summed, "passes": max(one["passes"] for one in reports)}
+
+
+def total_report(reports: Sequence[dict[str, Any]], tol: float) -> dict[str, Any]:
+    """Return the report of a training, given those of its turns."""
+    longest = max(reports, key=lambda one: one["passes"])
+    left = [one["passes_left"] for one in reports if one["passes_left"] is not None]
+    total = {**longest, **_total(reports)}
+    return total | {
+        "converged": total["relative_gap"] <= tol,
+        "seconds": {k: sum(one["seconds"][k] for one in reports) for k in longest["seconds"]},
+        "bytes_read": sum(one["bytes_read"] for one in reports),
+        "passes_left": max(left, default=None),
+        "is_falling": all(one["is_falling"] for one in reports),
+        "was_finished": False,
+    }
 
 
 def share_cores(settings: Settings, comm: Comm) -> Settings:

@@ -235,6 +235,7 @@ def shape_of(
         ),
         models=models,
         may_join=settings.parts == "auto" and models == 1 and not has_step,
+        advice="--loss hinge, which trains some classes at a time" * problems[0].loss.joint,
     )
 
 

@@ -77,7 +77,7 @@ class SparseTuning:
             weights, held_out=held_out,
         )  # fmt: skip
         tol = LOOSER * settings.tol
-        self._steps = ColumnSteps(self._reads, tol, progress, is_late)
+        self._steps = ColumnSteps(self._reads, tol, progress, is_late, screens=False)
         self._tol, self._passes, self._table = tol, 0, list[dict[str, Any]]()
 
     def walk(self, record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numba import njit
 
 from sbm.solver.kernels.common import GOLDEN, mix
 
-__all__ = ["assign", "best", "decide", "hold_out"]
+__all__ = ["assign", "best", "decide", "decide_sparse", "hold_out"]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -126,6 +126,35 @@ def _decide_many(begins, ends, indices, values, W, bias, out):
         else:
             for k in range(n_outputs):
                 z[k] += bias[k]
+    return unknown
+
+
+@njit(nogil=True, error_model="numpy")
+def decide_sparse(begins, ends, indices, values, W_ends, columns, weights, bias, out):
+    """Write the decision values of rows, with sparse W.
+
+    Parameters
+    ----------
+    W_ends : (n_features + 1,) int64
+    columns, weights : (n_nonzero,) integers, float64
+        Feature f has ``columns[W_ends[f] : W_ends[f + 1]]``, and the same of `weights`.
+    others : as in `decide`
+    """
+    unknown = 0
+    for i in range(np.uint64(len(begins))):
+        z = out[i]
+        z[:] = 0.0
+        for p in range(np.uint64(begins[i]), np.uint64(ends[i])):
+            index = indices[p]
+            if index < 0:
+                unknown += index == -1
+                continue
+            v = 1.0 if values is None else np.float64(values[p])
+            f = np.uint64(index)
+            for q in range(np.uint64(W_ends[f]), np.uint64(W_ends[f + np.uint64(1)])):
+                z[np.uint64(columns[q])] += v * weights[q]
+        for k in range(np.uint64(len(z))):
+            z[k] += bias[k]
     return unknown
 
 

@@ -17,7 +17,7 @@ in a few passes over the classes.
 Given, for one row: losses l and β (width,) float64, one entry per class, with l_y so small that it
 never matters; its cost C; `kind`, one of the constants. `solve` changes only `new` and scratch.
 Source: Keerthi et al. 2008 (LIBLINEAR's appendix E, algorithm 2, sorts instead); with an upper
-bound for every variable Wang & Scott 2021, the root by Bitran & Hax 1981.
+bound for every variable Wang & Scott 2021.
 """
 
 from numba import njit
@@ -91,43 +91,41 @@ def _find_simplex_level(v, top, guess, C):
 
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
-def _find_box_level(v, keys, C):
+def _find_box_level(v, guess, C):
     """Return the root γ of  Σ min(max(v_c - γ, 0), C) = γ.
 
-    Variables are fixed at a bound, those at one side at a time, until the level of the others
-    violates none of their bounds (Bitran & Hax 1981, for a resource of variable size).
+    Newton's method on a decreasing, piecewise linear function, between bounds of the root: it ends
+    exactly when the sets of variables at a bound repeat.
     """
-    n = 0
-    for k in range(len(v)):
-        keys[n] = v[k]
-        n += v[k] > 0.0
-    full = 0
+    level = guess
+    low = -1.0
+    high = EVER
     while True:
+        inside = 0
+        full = 0
         sum_ = 0.0
-        for j in range(n):
-            sum_ += keys[j]
-        level = (C * full + sum_) / (1 + n)
-        below = 0.0
-        above = 0.0
-        for j in range(n):
-            below += max(level - keys[j], 0.0)
-            above += max(keys[j] - level - C, 0.0)
-        if below == above:  # mostly both are 0
+        for k in range(len(v)):
+            excess = v[k] - level
+            is_inside = (excess > 0.0) & (excess < C)
+            inside += is_inside
+            full += excess >= C
+            sum_ += v[k] if is_inside else 0.0
+        following = (sum_ + C * full) / (1 + inside)
+        if following > level:
+            low = level
+        elif following < level:
+            high = level
+        else:
             return level
-        m = 0
-        for j in range(n):
-            key = keys[j]
-            keys[m] = key
-            stays = key > level if below > above else key - level < C
-            m += stays
-        if m == n:
-            return level
-        full += 0 if below > above else n - m
-        n = m
+        if following <= low or following >= high:
+            following = 0.5 * (low + high)
+            if following <= low or following >= high:
+                return level
+        level = following
 
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
-def solve(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
+def solve(own, loss, a, beta, C, kind, may_shut, shut, new, v):
     """Write the exact minimiser over all variables of a row whose class is not excluded."""
     sum_ = 0.0
     for k in range(len(loss)):
@@ -146,7 +144,7 @@ def solve(own, loss, a, beta, C, kind, may_shut, shut, new, v, keys):
         if may_shut:
             for k in range(len(shut)):
                 v[k] = NEVER if shut[k] else v[k]
-        level = _find_box_level(v, keys, C)
+        level = _find_box_level(v, sum_, C)
         for k in range(len(loss)):
             new[k] = min(max(v[k] - level, 0.0), C)
         return

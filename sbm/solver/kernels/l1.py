@@ -50,8 +50,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "center", "collect", "count", "curvatures", "differentiate", "dual", "linearize",
-    "losses_along", "movers", "multiply", "products", "sweep", "visit",
+    "center", "collect", "count", "curvatures", "differentiate", "dual", "linearize", "movers",
+    "multiply", "near", "products", "sweep", "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -192,26 +192,22 @@ def collect(starts, lengths, indices, values, first, column, ends, places, last,
 
 
 @njit(nogil=True, error_model="numpy")
-def linearize(z, y, weights, kind, positive, cost, other, theta, H, sums):
-    """Write θ and the curvature of all rows; sums: losses, Σ θ_i z_i."""
+def linearize(
+    z, step, length, y, weights, kind, positive, cost, other, theta, model, first, end, sums
+):
+    """Write θ and the curvature, as in `sweep`, of rows at the margins z + length * step.
+
+    sums: losses, Σ θ_i times the margin.
+    """
     loss = linear = 0.0
-    for i in range(len(z)):
+    for i in range(first, end):
         t, C = _target_and_cost(i, y, weights, positive, cost, other)
-        loss += C * _loss(kind, z[i], t)
-        theta[i] = C * _slope(kind, z[i], t)
-        H[i] = C * _curvature(kind, z[i], t)
-        linear += theta[i] * z[i]
+        m = z[i] if length == 0.0 else z[i] + length * step[i]
+        loss += C * _loss(kind, m, t)
+        theta[i] = C * _slope(kind, m, t)
+        model[2 * i + 1] = C * _curvature(kind, m, t)
+        linear += theta[i] * m
     sums[0], sums[1] = loss, linear
-
-
-@njit(nogil=True, error_model="numpy")
-def losses_along(z, step, length, y, weights, kind, positive, cost, other, sums):
-    """Sum the losses at the margins z + length * step."""
-    loss = 0.0
-    for i in range(len(z)):
-        t, C = _target_and_cost(i, y, weights, positive, cost, other)
-        loss += C * _loss(kind, z[i] + length * step[i], t)
-    sums[0] = loss
 
 
 @njit(nogil=True, error_model="numpy")
@@ -295,7 +291,7 @@ def _product(starts, rows, places, values, k, dense, bias, e, by):
     """Return e · x_k, where every by-th number of the array belongs to a row."""
     s = 0.0
     if k == dense:
-        for i in range(len(e) // by):
+        for i in range((len(e) + by - 1) // by):
             s += np.float64(e[by * i])
         return s * bias
     at, i, by = _first(places, k), np.uint64(0), np.uint64(by)
@@ -314,12 +310,17 @@ def differentiate(starts, rows, places, values, dense, bias, theta, g, first, en
 
 
 @njit(nogil=True, error_model="numpy")
-def curvatures(starts, rows, places, values, dense, bias, some, H, h):
-    """Write Σ_i H_i x_ik² of some columns."""
+def curvatures(starts, rows, places, values, dense, bias, some, H, ridge, h):
+    """Write Σ_i H_i x_ik² + ridge of some columns; return the nonzeros visited.
+
+    Every second number of H belongs to a row.
+    """
+    visited = 0
     for a in range(len(some)):
         k = some[a]
+        visited += starts[k + 1] - starts[k]
         if values is None or k == dense:
-            h[k] = _product(starts, rows, places, values, k, dense, bias, H, 1)
+            h[k] = _product(starts, rows, places, values, k, dense, bias, H, 2)
             if k == dense:
                 h[k] *= bias
         else:
@@ -328,15 +329,42 @@ def curvatures(starts, rows, places, values, dense, bias, some, H, h):
             for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
                 i, at = _next(rows, places, p, at, i)
                 v = np.float64(values[p])
-                q += v * v * H[i]
+                q += v * v * H[_TWO * i]
             h[k] = q
+        h[k] += ridge
+    return visited
 
 
 @njit(nogil=True, error_model="numpy")
-def products(starts, rows, places, values, dense, bias, some, e, out):
-    """Write e · x_k of some columns."""
+def products(starts, rows, places, values, dense, bias, some, e, by, out):
+    """Write e · x_k of some columns, where every by-th number of e belongs to a row."""
     for a in range(len(some)):
-        out[a] = _product(starts, rows, places, values, some[a], dense, bias, e, 1)
+        out[a] = _product(starts, rows, places, values, some[a], dense, bias, e, by)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _violation(G, w, lasso):
+    """Return how far a weight is from its optimality condition; G has the l2 part."""
+    if w == 0.0:
+        return max(0.0, abs(G) - lasso)
+    return abs(G - lasso) if w > 0.0 else abs(G + lasso)
+
+
+@njit(nogil=True, error_model="numpy")
+def near(g, w, free, ridge, lasso, share, active, sums):
+    """Write the columns worth a visit: with a weight, or |g| above this share of its bound.
+
+    Returns the number of columns; sums: violations.
+    """
+    n, total = 0, 0.0
+    for k in range(len(g)):
+        violation = abs(g[k]) if k == free else _violation(g[k] - ridge * w[k], w[k], lasso)
+        total += violation
+        if violation > 0.0 or w[k] != 0.0 or abs(g[k]) > share * lasso:
+            active[n] = k
+            n += 1
+    sums[0] = total
+    return n
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -362,7 +390,7 @@ def _descend(starts, rows, places, values, k, dense, bias, step, model):
 @njit(nogil=True, error_model="numpy")
 def sweep(
     starts, rows, places, values, dense, bias, free, model, g, w, d, h, ridge, lasso, box, active,
-    m, limit, gain, sums,
+    m, limit, gain, gains, sums,
 ):  # fmt: skip
     """Visit the columns active[:m] once; keep those that may still move at the front.
 
@@ -370,8 +398,8 @@ def sweep(
 
     The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
     product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
-    Newton step. `gain` gets the decrease of the model by each column;
-    sums: violations, the largest violation.
+    Newton step. `gain` gets the decrease of the model by each column, and `gains` adds it up;
+    sums: violations, the largest violation, the decrease.
 
     Returns
     -------
@@ -379,7 +407,7 @@ def sweep(
         Columns kept, columns that moved, nonzeros visited.
     """
     kept = moved = visited = 0
-    total = worst = 0.0
+    total = worst = decrease = 0.0
     for a in range(m):
         k = active[a]
         l1, l2 = (lasso, ridge) if k != free else (0.0, 0.0)
@@ -387,12 +415,9 @@ def sweep(
         G = g[k] + _product(starts, rows, places, values, k, dense, bias, model, 2) - l2 * now
         visited += starts[k + 1] - starts[k]
         gain[k] = 0.0
-        if now == 0.0:
-            violation = max(0.0, abs(G) - l1)
-            if abs(G) < l1 - limit:
-                continue
-        else:
-            violation = abs(G - l1) if now > 0.0 else abs(G + l1)
+        if now == 0.0 and abs(G) < l1 - limit:
+            continue
+        violation = _violation(G, now, l1)
         active[kept] = k
         kept += 1
         total += violation
@@ -407,10 +432,12 @@ def sweep(
             if new == 0.0:
                 d[k] = -w[k]
             gain[k] = 0.5 * h[k] * step * step
+            gains[k] += gain[k]
+            decrease += gain[k]
             _descend(starts, rows, places, values, k, dense, bias, step, model)
             visited += starts[k + 1] - starts[k]
             moved += 1
-    sums[0], sums[1] = total, worst
+    sums[0], sums[1], sums[2] = total, worst, decrease
     return kept, moved, visited
 
 

@@ -23,8 +23,9 @@ order of visits, the selection of relevant classes in later rounds, and the list
 Only the nonzero variables of a row are stored, as a list in a pool (lists.py), so memory grows with
 their number and not with rows times classes.
 
-Given: rows (as in common.py); class codes `y`; `kind` ONE_VS_REST or one of joint.py; `first` the
-class of the first column of W (one-vs-rest divides the classes into groups; 0 for the others);
+Given: rows (as in common.py); class codes `y`; `kind` one of joint.py, or None for one-vs-rest: as
+the type differs, only the code of one of these files is compiled; `first` the class of the first
+column of W (one-vs-rest divides the classes into groups; 0 for the others);
 `costs` (n_classes,) float64: C times class weight, for one-vs-rest of the rows of the class;
 `cost_rest`: for one-vs-rest, of all other rows; `weight` of each row, which multiplies both, or
 None.
@@ -68,8 +69,6 @@ FEW = 16  # most classes of a row in later rounds
 _NEAR = 0.1  # a class with variable 0 is relevant if its loss is this close to moving it
 _LISTS_AHEAD = 2  # rows ahead to prefetch lists
 
-ONE_VS_REST = 0
-
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _column(y, first, W):
@@ -100,19 +99,19 @@ def _losses(own, z):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _judge(own, cost, z, beta, kind, cost_rest, squared):
     """Return (largest violation, share of the gap) of a row; turns z into losses if it has any."""
-    if kind == ONE_VS_REST:
+    if kind is None:
         return one_vs_rest.judge(own, z, beta, cost, cost_rest, squared)
     _losses(own, z)
     return joint.judge(z, beta, cost, kind)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut, new, v, keys):
+def _solve_row(own, cost, z, a, beta, kind, cost_rest, squared, violation, shut, new, v):
     """Write the variables of a row after its step; return its rank for the cache."""
-    if kind == ONE_VS_REST:
+    if kind is None:
         return one_vs_rest.solve(own, z, a, beta, cost, cost_rest, squared, new)
     if violation > 0.0:
-        joint.solve(own, z, a, beta, cost, kind, False, shut, new, v, keys)
+        joint.solve(own, z, a, beta, cost, kind, False, shut, new, v)
     else:
         for k in range(len(beta)):
             new[k] = beta[k]
@@ -142,7 +141,7 @@ def _steps(
         change = new[k] - beta[k]
         sign = -1.0
         rise = change
-        if kind == ONE_VS_REST:
+        if kind is None:
             C = cost if k == own else cost_rest
             sign = 1.0 if k == own else -1.0
             rise = change * (1.0 - (0.25 / C if squared and C > 0.0 else 0.0) * (new[k] + beta[k]))
@@ -150,10 +149,10 @@ def _steps(
         columns[n] = k
         steps[n] = sign * change
         n += change != 0.0
-    if kind != ONE_VS_REST and n > 0:
+    if kind is not None:
         columns[n] = own
         steps[n] = gain
-        n += 1
+        n += n > 0
     return n, gain
 
 
@@ -177,7 +176,7 @@ def _choose_few(own, z, new, n_outputs, kind, few):
 def _largest_loss(z, n_outputs, kind):
     """Return the threshold for the loss of a class; for Crammer-Singer the largest loss."""
     most = 0.0
-    if kind == CRAMMER_SINGER:
+    if kind is not None and kind == CRAMMER_SINGER:
         for k in range(n_outputs):
             most = max(most, z[k])
     return most
@@ -187,7 +186,7 @@ def _largest_loss(z, n_outputs, kind):
 def _matters(k, own, z, new, most, kind):
     """Whether a variable is nonzero or close to moving."""
     loss = z[k]
-    if kind == ONE_VS_REST:
+    if kind is None:
         loss = 1.0 - z[k] if k == own else 1.0 + z[k]
     return (new[k] > 0.0) | (loss > most - _NEAR)
 
@@ -223,7 +222,8 @@ def solve(
     score : (n,) float32, in place
         Cache score of each row's last visit.
     W : (n_features + (bias > 0), K) float64, in place
-    kind, first : int
+    kind : int, or None for one-vs-rest
+    first : int
     costs : (n_classes,) float64
     cost_rest : float
     bias : float
@@ -248,7 +248,7 @@ def solve(
         Random generator.
     awake, order : (n,) int32, (room_for_order(n, chunk),) int32
         Scratch.
-    scratch, scratch_few : (6, width) float64, (6, FEW) float64
+    scratch, scratch_few : (5, width) float64, (5, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
         Scratch; `width` is above K and a multiple of 16, for vectorization.
     stats : (6,) float64, added to in place
@@ -287,7 +287,8 @@ def solve(
             visits += 1
             label = np.int64(y[i])
             cost, rest = _costs_of(i, label, costs, cost_rest, weight)
-            if cost == 0.0 and (kind != ONE_VS_REST or rest == 0.0):
+            most = cost if kind is not None else max(cost, rest)
+            if most == 0.0:
                 score[i] = -np.inf
                 continue
             start = np.uint64(starts[i])
@@ -300,7 +301,7 @@ def solve(
             in_few = r > 0 and len(n_few) > 0 and n_few[i] >= 0
             room_for = scratch_few if in_few else scratch
             z, beta, new = room_for[0], room_for[1], room_for[2]
-            v, keys, steps = room_for[3], room_for[4], room_for[5]
+            v, steps = room_for[3], room_for[4]
             closed = shut_few if in_few else shut
             if in_few:
                 n_outputs = np.int64(n_few[i])
@@ -319,9 +320,7 @@ def solve(
                 gap += row_gap + 0.0 * a
             worst = max(worst, violation)
             total += violation
-            rank = _solve_row(
-                own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v, keys
-            )
+            rank = _solve_row(own, cost, z, a, beta, kind, rest, squared, violation, closed, new, v)
             score[i] = rank
             if len(n_few) > 0 and not in_few and r + 1 < rounds:
                 n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
@@ -342,11 +341,11 @@ def solve(
                 if len(n_few) > 0 and not in_few:
                     n_few[i] = -1  # they were chosen for variables it does not get
                 _shut_out(beta, new, min(room, grant), visits, closed)
-                if kind == ONE_VS_REST:
+                if kind is None:
                     for c in range(n_outputs):
                         new[c] = beta[c] if closed[c] else new[c]
                 else:
-                    joint.solve(own, z, a, beta, cost, kind, True, closed, new, v, keys)
+                    joint.solve(own, z, a, beta, cost, kind, True, closed, new, v)
                 closed[:] = False
             n_steps, rise = _steps(
                 own, cost, beta, new, n_outputs, kind, rest, squared, columns, steps
@@ -420,7 +419,7 @@ def screen(
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _is_free(own, cost, beta, kind, cost_rest, squared):
     """Whether a variable of a row is inside its bounds."""
-    if kind == ONE_VS_REST:
+    if kind is None:
         return one_vs_rest.count_free(own, cost, beta, cost_rest, squared) > 0
     return joint.is_free(beta, cost, kind)
 
@@ -451,7 +450,7 @@ def mark_free(
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
     """Return (φ_i, d_i) of a row; z has its losses, except for one-vs-rest."""
-    if kind == ONE_VS_REST:
+    if kind is None:
         return one_vs_rest.values(own, cost, z, beta, n_outputs, cost_rest, squared)
     return joint.values(own, z, beta, cost, n_outputs, kind)
 
@@ -459,7 +458,7 @@ def _values(own, cost, z, beta, n_outputs, kind, cost_rest, squared):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _missed(own, cost, z, beta, kind, cost_rest, squared, error):
     """Return how much larger a row's share of the gap may be if every z has an error."""
-    if kind == ONE_VS_REST:
+    if kind is None:
         return one_vs_rest.missed(own, z, beta, cost, cost_rest, squared, error)
     return joint.missed(z, beta, cost, kind, 2.0 * error)
 
@@ -520,7 +519,7 @@ def certify(
             own, cost, nothing, beta, n_outputs, kind, rest, squared, columns, steps
         )
         if n_steps > 0:
-            if kind == ONE_VS_REST:
+            if kind is None:
                 support += n_steps
                 free += one_vs_rest.count_free(own, cost, beta, rest, squared)
             else:

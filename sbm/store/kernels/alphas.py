@@ -11,8 +11,6 @@ whether the codes are valid.
 import numpy as np
 from numba import njit
 
-__all__ = ["pack", "unpack"]
-
 FREE = 255
 
 

@@ -27,8 +27,6 @@ from numba.extending import intrinsic
 
 from sbm.store.kernels.sorting import radix_sort
 
-__all__ = ["decode_numbers", "decode_rows", "encode_numbers", "encode_rows", "gather_rows"]
-
 SPARE = 8
 _AHEAD = 12  # rows to prefetch; hides memory latency
 _LANES = 16

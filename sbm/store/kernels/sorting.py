@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["heap_sort", "insertion_sort", "radix_sort", "sort_and_add", "sort_rows"]
-
 SHORT = 48  # longest row sorted by insertion, which is faster for short rows
 
 

@@ -10,8 +10,6 @@ distinct words, or whether all values are valid.
 import numpy as np
 from numba import njit
 
-__all__ = ["find_codes", "join_planes", "look_up", "split_planes"]
-
 LARGEST_TABLE = 256
 SLOTS = 1024
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)

@@ -1,0 +1,163 @@
+"""One-vs-rest of more classes than memory holds weights of: some classes at a time.
+
+The classes are independent. So each turn is an ordinary training of some classes on all rows, with
+a model and a run of its own in the folder of the run, which the same command resumes. At the end,
+the model file is joined from those of the turns, some features at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sbm.engine.clock import clock
+from sbm.engine.machine import peak_bytes
+from sbm.engine.problems import make_problems
+from sbm.errors import MemoryPlanError
+from sbm.losses import LOSSES
+from sbm.models.model import Model
+from sbm.models.weights import JoinedWeights
+from sbm.programs.training.job import TrainingPlan
+from sbm.programs.training.ranks import PROVEN, finished_model, only, total_report
+from sbm.programs.training.setup import plan_of, read_weights, shape_of
+from sbm.programs.training.state import identity, run_to_resume
+from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem
+from sbm.store.blocks import BlockStore
+from sbm.store.files import file_checksum
+from sbm.store.run import Run, run_folder
+
+__all__ = ["divide_classes", "train_in_turns"]
+
+Result = tuple[Model | None, dict[str, Any]]
+
+
+def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
+    """Return the classes of each turn: one turn for all classes if they fit, or must.
+
+    In a turn, weights take at most half of the memory that is free for rows and weights.
+    """
+    n = len(store.labels or [])
+    whole = [slice(0, n)]
+    if n <= 2 or LOSSES[settings.loss].joint or settings.penalty != "l2":
+        return whole
+    every = make_problems(settings, store)
+    if not every[0].classify or _fits(settings, store, every):
+        return whole
+    options = settings.calibrate, settings.validate, settings.warm_start, settings.weights == "-"
+    if any(options):  # they need all classes at once
+        return whole
+    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, 3))))
+    least, most = 3, n  # classes that fit, and that do not; a turn has at least two
+    while most - least > 1:
+        middle = (least + most) // 2
+        if _fits(settings, store, only(every, slice(0, middle)), weights_twice=True):
+            least = middle
+        else:
+            most = middle
+    turns = -(-n // least)
+    return [slice(n * k // turns, n * (k + 1) // turns) for k in range(turns)]
+
+
+def _fits(
+    settings: Settings,
+    store: BlockStore,
+    problems: Sequence[AnyProblem],
+    weights_twice: bool = False,
+) -> bool:
+    """Return whether a training fits, possibly with twice its weights."""
+    shape = shape_of(settings, store, problems)
+    if weights_twice:
+        shape = replace(shape, copies=2 * shape.copies)
+    try:
+        plan_of(settings, store, shape)
+    except MemoryPlanError:
+        return False
+    return True
+
+
+def train_in_turns(
+    job: TrainingPlan, turns: Sequence[slice], train: Callable[[TrainingPlan], Result]
+) -> Result:
+    """Train the classes of each turn, and join the models.
+
+    Parameters
+    ----------
+    job : TrainingPlan
+        The whole training, not prepared.
+    turns : sequence of slice
+        Class codes of each turn.
+    train : callable
+        Runs a training to its end.
+    """
+    folder, store, options = run_folder(job.path), job.store, job.options
+    weights = read_weights(job.settings, store, [], job.path.parent)
+    itself = identity(job.asked, store, weights)
+    itself["turns"] = [[turn.start, turn.stop] for turn in turns]
+    mine = {**itself, "shape": None}
+    record = run_to_resume(folder, mine, job.settings, options.resume, store)
+    if (found := finished_model(job.comm, job.path, record)) is not None:
+        _remove_all(folder)
+        return found
+    models = [folder / f"classes-{k:05d}.model" for k in range(len(turns))]
+    if record is None or not all(path.exists() for path in models[: len(record["reports"])]):
+        with Run.create(folder, []) as run:
+            _remove_all(folder)
+            run.commit({**itself, "reports": []}, {})
+    with Run.resume(folder, []) as (run, record):
+        reports: list[dict[str, Any]] = record["reports"]
+        if reports:
+            run.continue_log()
+        for k in range(len(reports), len(turns)):
+            first, last = itself["turns"][k]
+            what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
+            options.progress.stage(f"turn {k + 1} of {len(turns)}: {what}")
+            begin = clock()
+            how = replace(options, resume=None)
+            part = TrainingPlan(store, models[k], job.asked, how, job.begin, job.comm)
+            part.classes = turns[k]
+            _, report = train(part)
+            report["seconds"]["total"] -= begin - job.begin
+            reports = [*reports, report]
+            run.log({"event": "turn", "classes": [first, last], **report})
+            run.note(reports=reports)
+            shutil.rmtree(run_folder(models[k]), ignore_errors=True)
+        begin = clock()
+        report = total_report(reports, job.settings.tol)
+        model = _join(models, store, report)
+        model.save(job.path)
+        report |= {"model": str(job.path), "resumed": record["reports"] != [], "read": job.read}
+        report["seconds"]["total"] += clock() - begin
+        report["peak_rss_bytes"] = peak_bytes()
+        run.log({"event": "end", **report})
+        run.note(
+            report=report, model_crc32=file_checksum(job.path), passes=report["passes"],
+            certificate={name: report[name] for name in PROVEN}, is_done=True,
+        )  # fmt: skip
+        _remove_all(folder)
+        return Model.load(job.path, most_dense=0), report
+
+
+def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> Model:
+    """Return the model of all classes; its weights are read from the models of the turns."""
+    ids = store.read_feature_ids()
+    W = JoinedWeights(models, ids)
+    info = {**W.info, "certificate": {**W.info["certificate"]}}
+    info["certificate"] |= {name: report[name] for name in PROVEN}
+    info |= {name: report[name] for name in ("rounds", "converged", "passes", "updates")}
+    return Model(
+        ids, W, W.labels, W.bias, W.bias_weights, info, names=store.read_names(),
+        label_names=W.label_names,
+    )  # fmt: skip
+
+
+def _remove_all(folder: Path) -> None:
+    """Remove the models and runs of all turns."""
+    for path in folder.glob("classes-*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""One-vs-rest of more classes than fit into memory: some classes at a time; sparse weights."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sbm
+from sbm.errors import MemoryPlanError, StoreError
+from sbm.models.model import Model
+from sbm.models.weights import SparseWeights
+
+N_CLASSES, N_ROWS = 30, 1500
+SETTINGS = {"loss": "hinge", "C": 1.0, "bias": 1.0, "max_passes": 200}
+LITTLE = {**SETTINGS, "mem": "119MB"}  # for a third of the weights and their copy
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("turns")
+    with open(folder / "d.svm", "w") as file:
+        for _ in range(N_ROWS):
+            y = random.integers(N_CLASSES)
+            own = 50_000 + 5 * y + random.choice(5, 2, replace=False)
+            ids = np.union1d(own, random.integers(0, 50_000, 15))
+            file.write(f"{10 - y} {' '.join(f'{k}:1' for k in ids)}\n")
+    sbm.split(folder / "d.svm", folder / "d.sbm", blocks=3)
+    return folder / "d.sbm"
+
+
+def in_turns(store, path, **more):
+    stages = []
+
+    class Progress(sbm.Progress):
+        def stage(self, text):
+            stages.append(text)
+
+    _, report = sbm.train(store, path, {**LITTLE, **more}, progress=Progress())
+    return report, [text for text in stages if text.startswith("turn ")]
+
+
+@pytest.mark.long
+def test_turns_reach_the_optimum_of_one_training(store, tmp_path):
+    path = tmp_path / "m.model"
+    report, turns = in_turns(store, path, threads=1)
+    whole, one = sbm.train(store, tmp_path / "one.model", SETTINGS)
+    assert len(turns) > 2
+    assert report["converged"]
+    assert report["dual"] <= one["primal"]
+    assert one["dual"] <= report["primal"]
+    found = Model.load(path)
+    assert found.labels == whole.labels
+    assert found.certificate["primal"] == report["primal"]
+    data = store.with_suffix(".svm")
+    assert sbm.predict(path, data)["accuracy"] == sbm.predict(whole, data)["accuracy"]
+    assert not list((tmp_path / "m.model.run").glob("classes-*"))
+    assert in_turns(store, path)[0]["was_finished"]
+    assert in_turns(store, tmp_path / "two.model", threads=2)[0]["primal"] == report["primal"]
+    assert (tmp_path / "two.model").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("steps", [2, 12, 30])
+def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
+    path, left = tmp_path / "m.model", [steps]
+
+    def is_stopped():
+        left[0] -= 1
+        return left[0] < 0
+
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(store, path, LITTLE, is_stopped=is_stopped)
+    assert not path.exists()
+    with pytest.raises(sbm.SettingsError, match="other settings"):
+        sbm.train(store, path, {**LITTLE, "C": 2.0})
+    report, _ = in_turns(store, path)
+    in_turns(store, tmp_path / "once.model")
+    assert path.read_bytes() == (tmp_path / "once.model").read_bytes()
+    assert report["passes"] == Model.load(path).info["passes"]
+
+
+def test_refusal_names_what_fits(store, tmp_path):
+    with pytest.raises(MemoryPlanError, match="--loss hinge, which trains some classes at a time"):
+        sbm.train(store, tmp_path / "m.model", {**LITTLE, "loss": "crammer_singer"})
+    with pytest.raises(MemoryPlanError) as least:
+        sbm.train(store, tmp_path / "m.model", {**LITTLE, "mem": "100MB"})
+    assert least.value.least_bytes < 117_000_000  # not that of all classes
+
+
+def test_plan_counts_turns(store):
+    assert sbm.plan(store, LITTLE, seconds=0.1)["turns"] > 2
+
+
+def test_sparse_weights_predict_like_dense_ones(store, tmp_path):
+    path, data, random = tmp_path / "m.model", store.with_suffix(".svm"), np.random.default_rng(0)
+    ids = random.choice(50_100, 20_000, replace=False)
+    W = random.normal(size=(20_000, 7)) * (random.random((20_000, 7)) < 0.2)
+    info = {"loss": "hinge"}
+    Model(ids, W, [float(k) for k in range(7)], 1.0, np.arange(7.0), info).save(path)
+    dense = Model.load(path)
+    sparse = Model.load(path, most_dense=0)
+    assert isinstance(sparse.W, SparseWeights)
+    assert np.array_equal(sparse.W, dense.W)
+    assert np.array_equal(sparse.W[[3, 1]], dense.W[[3, 1]])
+    assert sparse.n_nonzero == dense.n_nonzero
+    assert sparse.top(3, 1.0) == dense.top(3, 1.0)
+    X = scipy.sparse.random(20, 50_100, 0.01, "csr", random_state=0)
+    assert np.allclose(sparse.decision_function(X), dense.decision_function(X), rtol=1e-12)
+    outputs = []
+    for k, model in enumerate((dense, sparse)):
+        sbm.predict(model, data, tmp_path / f"{k}.txt")
+        sbm.export(model, format="json", output=tmp_path / f"{k}.json")
+        model.save(tmp_path / f"{k}.model")
+        names = f"{k}.txt", f"{k}.json", f"{k}.model"
+        outputs.append([(tmp_path / name).read_bytes() for name in names])
+    assert outputs[0] == outputs[1]
+    assert json.loads(outputs[0][1])["weights"]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="damaged"):
+        Model.load(path)
