@@ -263,8 +263,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
                 train(store, path, settings)
             except MemoryPlanError as error:
                 train(store, path, replace(settings, mem=error.least_bytes))
-            if NEWTON in command and LOSSES[settings.loss].kernel == "logistic":
-                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # conjugate gradients
+            if NEWTON in command:
+                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # without a matrix
                 train(store, path, settings, resume=False)
                 newton.MOST_FEATURES = most
     return None
