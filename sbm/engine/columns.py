@@ -42,9 +42,9 @@ AT_ONCE = 4  # models that are solved at the same time, for any number of thread
 _OF_A_FIT, _OF_ALL = 2, 15
 # Doubles per row: margins of each model, and of each model that is solved.
 _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
-# Bytes per column: feature, start, gain, place; and of each model that is solved. What chooses the
-# features, in turn with the solver, is counted among the doubles per feature.
-_COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 28, 144, 64
+# Bytes per column: feature, start, gain, scale, place; and of each model that is solved. What
+# chooses the features, in turn with the solver, is counted among the doubles per feature.
+_COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 32, 148, 64
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
 _ROW = 4  # bytes of a row's number in a column
 
@@ -385,7 +385,9 @@ class ColumnPasses:
         values = None if self._store.value_type == "ones" else np.empty(0, self._store.value_type)
         starts, dense = np.zeros(1 + len(features), np.int64), len(features) - 1
         rows: Any = np.empty(0, np.uint8 if self._packs else np.int32)
-        return Columns(features, starts, rows, values, dense, starts[:-1] if self._packs else None)
+        scales = np.ones(len(features), np.float32)
+        places = starts[:-1] if self._packs else None
+        return Columns(features, starts, rows, values, dense, scales, places)
 
     def _collector(
         self, chosen: npt.NDArray[np.int32], sizes: FeatureSizes
@@ -409,7 +411,9 @@ class ColumnPasses:
         else:
             rows_of = np.empty(starts[-1], np.int32)
         dense = len(chosen) - 1 if has_bias else -1
-        self.columns = Columns(chosen, starts, rows_of, values, dense, places)
+        with np.errstate(divide="ignore"):  # squares of tiny values may be 0
+            scales = np.sqrt(sizes.counts[chosen] / sizes.squares[chosen]).astype(np.float32)
+        self.columns = Columns(chosen, starts, rows_of, values, dense, scales, places)
         column = np.full(n, -1, np.int32)
         column[chosen] = np.arange(len(chosen), dtype=np.int32)
         ends = starts[:-1].copy()

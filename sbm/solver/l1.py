@@ -25,7 +25,9 @@ Floats = npt.NDArray[np.float64]
 
 _KINDS = {"log_loss": 0, "squared_hinge": 1, "squared_error": 2}  # as in kernels/l1.py
 _TARGETS = -2
-_BOX = 2.0  # largest change of a weight in a Newton step, for log_loss with its varying curvature
+# Largest change of a weight in a Newton step, for log_loss with its varying curvature; and of a
+# margin, if the column's values are below 1.
+_BOX = 2.0
 _LEAST_CURVATURE = 1e-12
 _INNER = 0.1  # share of the violations that a Newton step leaves
 _SWEEPS = 10  # over all columns, in a Newton step
@@ -188,6 +190,8 @@ class Columns:
     values : ndarray, shape (nnz,), or None
     dense : int
         Column of the bias feature, or -1.
+    scales : ndarray, shape (m,), float32
+        1 over the root mean square of the nonzeros of each column.
     places : ndarray, shape (m,), int64, or None
         Where the bytes of each column begin; None if `rows` are numbers.
     """
@@ -197,6 +201,7 @@ class Columns:
     rows: npt.NDArray[np.int32] | npt.NDArray[np.uint8]
     values: npt.NDArray[np.floating] | None
     dense: int
+    scales: npt.NDArray[np.float32]
     places: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -448,7 +453,9 @@ class _Newton:
         self._halves = (0, middle), (middle, m)
         self._penalty = fit.problem.l2, fit.problem.l1
         self._free = columns.dense if fit.problem.intercept else -1
-        self._box = _BOX if fit.problem.kind == 0 else math.inf
+        self._box = _BOX * np.maximum(columns.scales, 1)
+        if fit.problem.kind != 0:
+            self._box[:] = math.inf
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
@@ -591,7 +598,7 @@ class _Newton:
         for length in (1.0, 0.25, 0.06):
             new = u + length * step
             new[np.sign(new) != signs] = 0.0
-            new = np.clip(new, was - self._box, was + self._box)
+            new = np.clip(new, was - self._box[some], was + self._box[some])
             kernels.multiply(*place, new - u, scratch.step)
             self._work.nonzeros += nonzeros
             change = H * scratch.step

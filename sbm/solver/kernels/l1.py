@@ -397,7 +397,7 @@ def sweep(
     `model` has e and H, alternately: a visit needs both, and finds them side by side.
 
     The penalty is lasso |w|₁ + ridge/2 |w|², without column `free`. Columns with w = 0 whose
-    product is more than `limit` inside the bound are dropped. A weight moves at most `box` in one
+    product is more than `limit` inside the bound are dropped. A weight moves at most box[k] in one
     Newton step. `gain` gets the decrease of the model by each column, and `gains` adds it up;
     sums: violations, the largest violation, the decrease.
 
@@ -425,7 +425,7 @@ def sweep(
         if violation == 0.0:
             continue
         new = _minimum(now + G / h[k], l1 / h[k])
-        new = min(max(new, w[k] - box), w[k] + box)
+        new = min(max(new, w[k] - box[k]), w[k] + box[k])
         step = new - now
         if step != 0.0:
             d[k] += step
