@@ -314,3 +314,15 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
         with pytest.raises(sbm.MemoryPlanError, match="keeps all rows in memory") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
+
+
+def test_conjugate_gradients_end_where_the_gradient_is_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbm.programs.training.newton.MOST_FEATURES", 0)
+    rows = [f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"]
+    (tmp_path / "a.svm").write_text("".join(rows))
+    sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=2)
+    settings = {"loss": "log_loss", "solver": "newton", "parts": "blocks", "tol": 1e-18}
+    model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model", {**settings, "max_passes": 3})
+    assert not model.W.any()

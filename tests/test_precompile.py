@@ -13,12 +13,15 @@ import pytest
 from families import CASES, make_store
 from helpers import fit
 from processes import started, wait_until
+from threads import in_threads
 
 import sbm
 from sbm import compiled
+from sbm.engine import kernels
 from sbm.errors import SbmError, SettingsError
 from sbm.losses import LOSSES
 from sbm.programs import precompile
+from sbm.programs.train import train_ranks
 
 
 @pytest.fixture
@@ -36,12 +39,15 @@ def used(monkeypatch):
 
 
 @pytest.mark.long
-def test_precompiled_commands_compile_nothing(used, tmp_path):
-    for k, (commands, value_type) in enumerate(precompile._tasks(LOSSES, "float32")):
+def test_precompiled_commands_compile_nothing(used, tmp_path, monkeypatch):
+    asked, tasks = set(), precompile._tasks(LOSSES, "float32")
+    for k, (commands, value_type) in enumerate(tasks):
         (tmp_path / str(k)).mkdir()
         precompile.run(commands, value_type, str(tmp_path / str(k)))
     ahead = frozenset(used)
     used.clear()
+    monkeypatch.delenv(compiled.COMPILE_HERE)
+    monkeypatch.setattr(kernels, "is_ready", lambda *kind: asked.add(kind) or True)
     for k, case in enumerate(CASES):
         folder = tmp_path / f"case{k}"
         folder.mkdir()
@@ -52,6 +58,16 @@ def test_precompiled_commands_compile_nothing(used, tmp_path):
         fit(store, "w.model", max_passes=2, weights=str(folder / "weights.txt"), **case.options)
         sbm.predict(folder / "m.model", folder / "d.svm")
         sbm.stream([folder / "d.svm"], folder / "s.model", {"mem": "400MB", **case.options})
+        if case.loss != "one_class":
+            fit(store, "v.model", max_passes=1, validate=0.3, **case.options)
+            fit(store, "v.model", max_passes=1, validate=str(folder / "d.svm"), **case.options)
+        settings = sbm.Settings(max_passes=2, parts="blocks", **case.options)
+        path = folder / "r.model"
+        in_threads(2, lambda comm, at=(store, path, settings): train_ranks(comm, *at))
+    (tmp_path / "a.csv").write_text("x,y\nu,1\n2,0\n")
+    model, _ = sbm.train(tmp_path / "a.csv", tmp_path / "a.model")
+    sbm.predict(model, tmp_path / "a.csv")
+    assert asked <= {(command, kind) for commands, kind in tasks for command in commands}
     assert used <= ahead
 
 
@@ -132,9 +148,10 @@ def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: done.append(task) or "")
     report = sbm.precompile(["log_loss"], "float64", threads=1)
     assert report["folder"] == str(compiled.folder())
-    kernels = [(commands[0], kind) for commands, kind in done]
+    first = [(commands[0], kind) for commands, kind in done]
     both = [(name, kind) for name in ("logistic", "l1") for kind in ("float64", "ones")]
-    assert kernels == [*both, ("split", "float64")]
+    rest = [("split", "float64"), ("names", "float64"), ("validate", "ones")]
+    assert first == [*both, *rest]
     monkeypatch.setattr(precompile, "compile_ahead", lambda *task: "no space left")
     with pytest.raises(SbmError, match="no space left"):
         sbm.precompile(["log_loss"])

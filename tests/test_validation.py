@@ -20,6 +20,7 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.train import train_ranks
+from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.validation import hold_out
 from sbm.rows import Rows
@@ -211,6 +212,20 @@ def test_stopped_training_resumes_to_same_bytes(
     assert resumed > 2
     assert report["resumed"]
     assert cut.read_bytes() == whole.read_bytes()
+
+
+def test_best_pass_survives_a_change_of_solver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = NOISY.rows(n=240)
+    store = make_store(tmp_path, X * 10.0 ** np.arange(X.shape[1]), y)
+    first, _ = sbm.train(store, tmp_path / "first.model", {"validate": SHARE, "max_passes": 1})
+    falling = itertools.count(0.0, -1.0)
+    monkeypatch.setattr(Evaluation, "figure", property(lambda found: next(falling)))
+    model, report = sbm.train(store, tmp_path / "m.model", {"validate": SHARE})
+    assert 1 <= report["switched_after"] < report["passes"]
+    assert report["validation"]["pass"] == 1
+    np.testing.assert_array_equal(model.W, first.W)
 
 
 def test_warm_start_is_judged_first(noisy: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ for day in ("monday", "tuesday"):
     pq.write_table(people(2000), f"people/{day}.parquet")
 new = people(500)
 
-# %% Train with a callback. With MLflow installed, passes are logged to the folder mlruns.
+# %% Train with a callback. With MLflow installed, passes are logged to mlruns.db.
 try:
     import mlflow
 except ImportError:

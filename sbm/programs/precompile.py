@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm import compiled
-from sbm.engine.kernels import NEWTON, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
+from sbm.compiled import load
+from sbm.distributed.comm import Message, SerialComm
+from sbm.engine.kernels import NEWTON, RANKS, SPARSE, STREAM, WEIGHTED, compile_ahead, is_ready
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SbmError, SettingsError
@@ -28,6 +31,8 @@ from sbm.settings import Settings
 _TINY = {
     "ones": "".join(f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"),
     "real": "".join(f"{s}1 {k}:0.5 {k + 7}:2.25\n" for k in range(1, 20) for s in "+-"),
+    # More values than a table holds, and ids that are not sorted.
+    "many": "".join(f"{s}1 9:{k}.5 3:{k}.25\n" for k in range(1, 400) for s in "+-"),
 }
 _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
@@ -128,14 +133,15 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
     kernels = {loss.kernel or "multiclass" for loss in chosen}
     kernels |= {"one-vs-rest" for loss in chosen if loss.kind is not None and not loss.joint}
     for kernel in sorted(kernels, key=lambda name: (name not in _MANY_CLASSES, name)):
-        commands = [kernel, kernel + WEIGHTED]
-        if kernel != "one_class":
-            commands.append(STREAM + kernel)
+        commands = [kernel, kernel + WEIGHTED, STREAM + kernel]
+        if kernel != "one-vs-rest":  # ranks usually divide the classes
+            commands.append(kernel + RANKS)
         if kernel in _WITH_NEWTON:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
     tasks += [([SPARSE], dtype), ([SPARSE], "ones")]
-    return [*tasks, (["split", "names", "predict", "tune", "validate"], dtype)]
+    tasks += [(["split", "validate"], dtype), (["names", "predict"], "float64")]
+    return [*tasks, (["validate"], "ones")]
 
 
 def run(commands: Sequence[str], value_type: str, folder: str, workers: int = 1) -> None:
@@ -229,10 +235,11 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _validate(value_type)
     if command.startswith(STREAM):
         return _stream(command.removeprefix(STREAM), value_type, folder)
+    from sbm.engine import sync
+    from sbm.programs.info import check
     from sbm.programs.split import split
-    from sbm.programs.train import train
+    from sbm.programs.train import train, train_ranks
     from sbm.programs.training import newton
-    from sbm.programs.tune import tune
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
@@ -243,12 +250,11 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         source.write_text(text, "ascii")
         split([source], store, dtype=dtype, blocks=2, force=True, min_count=2)
         split([source], store, dtype=dtype, blocks=2, force=True)
-    if command == "tune":
-        tune(store, Path(folder, f"{command}.model"), {"rounds": 2}, Cs=[0.1, 1.0])
-    elif command != "split":
+        check(store)
+    if command != "split":
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
-        kernel = command.removesuffix(WEIGHTED).removesuffix(NEWTON)
+        kernel = command.removesuffix(RANKS).removesuffix(WEIGHTED).removesuffix(NEWTON)
         if kernel == SPARSE:
             # So that conjugate gradients follow.
             setattr(importlib.import_module("sbm.solver.l1"), "_SWEEPS", 1)  # noqa: B010
@@ -256,16 +262,26 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})
-            if command.endswith(WEIGHTED):
+            if WEIGHTED in command:
                 settings = replace(settings, weights=str(weights))
             path = Path(folder, f"{command}-{k}.model")
+            if command.endswith(RANKS):
+                usual_size = sync.DENSE
+                for sync.DENSE in (0, usual_size):  # changes are whole arrays, or lists
+                    name = path.with_stem(f"{path.stem}-{sync.DENSE}")
+                    train_ranks(_Twin(), store, name, settings)
+                continue
             try:
                 train(store, path, settings)
             except MemoryPlanError as error:
                 train(store, path, replace(settings, mem=error.least_bytes))
             if NEWTON in command:
                 most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # without a matrix
-                train(store, path, settings, resume=False)
+                # The first weights are not the optimum.
+                settings = replace(settings, C=9.0, tol=1e-18)
+                if kernel == "logistic":
+                    settings = replace(settings, class_weight={1.0: 3.0})
+                train(store, path, replace(settings, max_passes=2), resume=False)
                 newton.MOST_FEATURES = most
     return None
 
@@ -296,17 +312,42 @@ def _names() -> None:
     text = np.frombuffer(b"1 |f a:0.5 b\n" + bytes(SPARE), np.uint8).copy()
     parse_vw(text, len(text) - SPARE, mask=1023)
     hash_names([b"a"], 10)
+    load("sbm.store.kernels.sorting").sort_rows(
+        np.array([0, 1]), np.ones(1, np.int64), np.ones(1)
+    )  # of tables
 
 
 def _validate(value_type: str) -> None:
+    from sbm.engine.learners import Folds
     from sbm.programs.training.validation import hold_out
     from sbm.rows import Arena
     from sbm.solver.problem import decide
 
     rows = Arena.of(1, value_type).room(0)
     hold_out(rows, np.ones(1, np.int64), 0.5)
+    Folds(2, 0).assign(0, 0, rows, np.empty(0, np.uint8))
     for n_outputs in (1, 3):
         decide(rows, np.ones((1, n_outputs)), 0.0)
+
+
+class _Twin(SerialComm):
+    """The first of two ranks that do the same."""
+
+    size = 2
+
+    def gather(self, numbers: Sequence[float]) -> npt.NDArray[np.float64]:
+        return np.array([numbers, numbers], np.float64)
+
+    def collect(
+        self, mine: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        return [mine, mine]
+
+    def share(self, content: Any) -> list[Any]:
+        return super().share(content) * 2
+
+    def exchange(self, send: Sequence[Message], receive: Sequence[Message]) -> None:
+        pass
 
 
 def _predict(folder: Path) -> None:
@@ -315,7 +356,7 @@ def _predict(folder: Path) -> None:
 
     ids = np.arange(1, 27, dtype=np.int64)
     source = folder / "t.svm"
-    for text in _TINY.values():
-        source.write_text(text, "ascii")
+    for name in ("ones", "real"):
+        source.write_text(_TINY[name], "ascii")
         for labels, n_columns in (([-1.0, 1.0], 1), ([-1.0, 0.0, 1.0], 3)):
             predict(Model(ids, np.ones((len(ids), n_columns)), labels), source)

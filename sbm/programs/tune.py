@@ -290,6 +290,7 @@ def _make_validation(
     n = len(grid.every)
     progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
+    prepare("validate", store.value_type, progress)
     scale_features(store, progress)
     return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
 

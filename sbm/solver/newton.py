@@ -464,7 +464,7 @@ class WideNewton(SmoothNewton):
         step, r, Q = np.zeros(len(gradient)), -gradient, 0.0
         z = scale * r
         way, rz = z.copy(), _inner(r, z)
-        for number in range(1, 1 + len(step)):
+        for number in range(1, 1 + len(step) * (rz > 0)):  # at the optimum, there is no step
             product = self.sums.multiply(rows, curvatures, way, self._slopes)
             self._pause()
             product += np.multiply(self.ridge, way, out=z)  # new arrays would take longer

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import RANKS, kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
 from sbm.engine.progress import Progress
@@ -487,7 +487,11 @@ class TrainingPlan:
         )
         kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()
+        if self.share.adding.size > 1 and self.settings.solver != "newton":
+            kernels += RANKS
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
+        if self.spare:
+            prepare("validate", self.store.value_type, self.options.progress)
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:
             self.validation.choose_rows()

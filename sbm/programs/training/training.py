@@ -202,8 +202,6 @@ class Training:
         )  # fmt: skip
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
-        if self.validation is not None:
-            self.validation.start([solver.W for solver in self.solvers])
         self.seconds = self.engine.seconds
         self.seconds.compile = job.compile_seconds
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
@@ -237,6 +235,8 @@ class Training:
 
     def start(self, start: StartPoint) -> None:
         """Resume, warm-start, or start from zero."""
+        if self.validation is not None and start.carried is None:
+            self.validation.start([solver.W for solver in self.solvers])
         if start.record is not None:
             self._resume(start.record)
         elif start.earlier is not None:
@@ -377,8 +377,6 @@ class Training:
         if state.is_done or self.extra is not None or left is None or state.passes < LEAST_PASSES:
             return None
         if job.share.is_by_class:  # each rank is at a pass of its own
-            return None
-        if self.validation is not None:
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= self.settings.max_passes
