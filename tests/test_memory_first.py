@@ -24,7 +24,7 @@ from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
 from sbm.programs.splitting import deal, options
 from sbm.programs.train import train_ranks
-from sbm.store import blocks, decoded
+from sbm.store import blocks, decoded, files
 from sbm.store.blocks import BlockWriter
 from sbm.store.decoded import DecodedChunks
 from sbm.store.manifest import read_manifest
@@ -339,7 +339,7 @@ def test_bad_line_and_full_disk_leave_nothing(tmp_path, monkeypatch, capsys):
     before = sorted(p.name for p in tmp_path.iterdir())
 
     def fail(self: BlockWriter, block: int, data: Any) -> int:
-        raise blocks.write_error(Path("x"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        raise files.write_error(Path("x"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     with monkeypatch.context() as patch:
         patch.setattr(BlockWriter, "_append", fail)

@@ -451,6 +451,15 @@ def test_seed_decides_order_of_visits():
 # ---------------------------------------------------------------------------------- one visit
 
 
+def _by_row(alpha):
+    """Return the variables of each row."""
+    if not isinstance(alpha, Lists):
+        return alpha.values.tolist()
+    ends = alpha.offsets[1:-1]
+    parts = np.split(alpha.outputs, ends), np.split(alpha.values, ends)
+    return [(a.tolist(), b.tolist()) for a, b in zip(*parts, strict=True)]
+
+
 class Damped:
     """Makes a round as one of several ranks, with the same damping of all weights."""
 
@@ -458,15 +467,21 @@ class Damped:
 
     def __init__(self, solver, sigma):
         self.solver = solver
-        code, touched = np.zeros(len(solver.W), np.uint8), np.zeros(len(solver.W) + 2, np.int32)
-        self.damping = Damping(np.full(64, sigma), sigma, code, touched)
+        self.damping = Damping(
+            np.full(64, sigma),
+            sigma,
+            np.zeros(len(solver.W), np.uint8),
+            np.array([np.inf, 0.0, 1.0]),
+        )
 
     def solve(self, work, how):
         chunks = np.arange(-(-work.n // how.chunk))
         how = dataclasses.replace(how, damping=self.damping, order=chunks)
+        before = work.alpha.copy(work.n)
         stats = self.solver.problem.solve(work, self.solver.W, how)
-        code, touched = self.damping.code, self.damping.touched
-        np.testing.assert_array_equal(np.sort(touched[1 : touched[0] + 1]), np.flatnonzero(code))
+        after = _by_row(work.alpha.copy(work.n))
+        changed = [a != b for a, b in zip(_by_row(before), after, strict=True)]
+        np.testing.assert_array_equal(np.sort(how.awake[: int(stats[3])]), np.flatnonzero(changed))
         self.dual_sum += float(stats[0])
         return stats
 

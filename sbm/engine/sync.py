@@ -40,12 +40,13 @@ SUMS, FULL_SUMS = 64, 2  # per round over a large working set
 LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
 FREQUENT = 4096  # number of frequent weights
 LEAST_SHARE = 0.5
+OUT = 255  # a row that is left alone until the last round, as in kernels/common.py
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
 # Buckets of weights: by the logarithm of their frequency, then the same for the frequent ones.
 BUCKETS, HALF = 64, 32
-# If a rank visits that many times as many nonzeros as there are weights between two sums of all
-# weights, changed weights are not listed.
-DENSE = 2
+# Changed weights are listed if the updated rows of a rank have at most that many nonzeros per
+# weight, divided by the number of ranks.
+DENSE = 0.5
 # Most listed changes of all ranks together; more are added up with all weights.
 MOST_LISTED = 1 << 19
 
@@ -80,7 +81,8 @@ class Combiner:
         n, outputs = W.shape
         self._code = np.zeros(n, np.uint8)
         most = min(n, MOST_LISTED // (comm.size * outputs))
-        self._touched = np.zeros(most + 1, np.int32)
+        self._listed = np.empty(most, np.int32)
+        self._updated: list[npt.NDArray[np.int32]] = []  # rows updated since the last sum
         self._union = np.empty(min(n, comm.size * most), np.int32)
         self._frequent = np.empty(0, np.int32)
         # Moving averages of |Σ_p d_p|² and Σ_p |d_p|², by bucket.
@@ -110,26 +112,35 @@ class Combiner:
         nnz = int(self._comm.gather([work.rows.nnz]).max())
         n_sums = max(1, min(SUMS, nnz // LEAST_NNZ))
         every = -(-n_sums // FULL_SUMS)
-        self._lists = nnz < DENSE * self._W.size * -(-n_sums // every)
+        n_chunks = -(-work.n // how.chunk)
+        sizes = np.minimum(how.chunk, work.n - how.chunk * np.arange(n_chunks))
         total = since = np.zeros(0)
+        rest = work.rest[: work.n]
+        rest[rest == OUT] = 0
+        self._worsts = np.array([np.inf, 0.0, 1.0])
         for turn in range(how.rounds):
             gap, updates = 0.0, 0.0
-            n_chunks = -(-work.n // how.chunk)
             state = self._permute(how.order, n_chunks, how.state[0])
             how.state[0] = int(state) % (1 << 64)  # kernels return it as int64
             ends = [n_chunks * k // n_sums for k in range(n_sums + 1)]
+            free = how.awake
             for k in range(n_sums):
                 if k % every == 0:
                     self._begin(work)
                 chunks = how.order[ends[k] : ends[k + 1]]
-                part = replace(how, turn=turn, order=chunks, damping=self._how_to())
+                n = int(sizes[chunks].sum())
+                awake, free = free[:n], free[n:]
+                part = replace(how, turn=turn, order=chunks, awake=awake, damping=self._how_to())
                 stats = self._problem.solve(work, self._W, part)
+                self._updated.append(awake[: int(stats[3])])
                 since = since + stats if k % every else stats
                 self._add_frequent()
                 if (k + 1) % every == 0 or k + 1 == n_sums:
                     theirs = self._add_all(work, since)
                     gap, updates = gap + theirs[0], updates + theirs[1]
                     total = total + since if len(total) else since
+            worst = self._worsts[1] / max(1.0, self._worsts[2])
+            self._worsts[:] = self._comm.gather([worst]).max(), 0.0, 0.0
             if updates == 0.0:
                 break
             if how.stop > 0.0 and gap <= how.stop * abs(
@@ -142,11 +153,10 @@ class Combiner:
         return total
 
     def _how_to(self) -> Damping:
-        extra = float(self._damping[self._code[-1] & 127]) if self._problem.bias > 0 else 1.0
+        extra = float(self._damping[self._code[-1]]) if self._problem.bias > 0 else 1.0
         if isinstance(self._problem, OneClass):
             extra = float(self._comm.size)
-        listed = self._touched if self._lists else self._touched[:0]
-        return Damping(self._damping, extra, self._code, listed)
+        return Damping(self._damping, extra, self._code, self._worsts)
 
     def _learn_frequencies(self, rows: Rows) -> None:
         """Put the weights into buckets by the number of rows with each feature.
@@ -167,7 +177,7 @@ class Combiner:
 
     def _mark_frequent(self, places: npt.NDArray[np.int64]) -> None:
         self._frequent = places.astype(np.int32)
-        self._code[places] |= HALF | 128  # never listed as changed
+        self._code[places] |= HALF
         self._changes = np.empty(len(places) * self._W.shape[1] + BUCKETS)
         self._is_known = True
 
@@ -193,12 +203,12 @@ class Combiner:
     def _add_all(self, work: WorkingSet, stats: Floats) -> Floats:
         """Add up the changes of all other weights; return the ranks' gap and updates."""
         comm, W, base = self._comm, self._W, self._base
-        n = int(self._touched[0]) if self._lists else 0
+        n = self._list_changed(work.rows)
         numbers = self._problem.numbers()
         theirs = comm.gather([n, stats[0], stats[1], stats[3], *numbers])
         sizes = theirs[:, 0].astype(np.int64)
         squares = np.zeros(BUCKETS + 2)
-        if self._lists and sizes.max() + 1 < len(self._touched):
+        if sizes.min() >= 0:
             own = np.zeros(BUCKETS)
             n_union = self._exchange(sizes, own)
             self._kernels.settle(self._union, n_union, W, base, self._code, squares)
@@ -225,12 +235,25 @@ class Combiner:
         total: Floats = theirs[:, 2:4].sum(axis=0)
         return total
 
+    def _list_changed(self, rows: Rows) -> int:
+        """List the weights of updated rows, but frequent ones; return their number, or -1."""
+        updated, n, left = self._updated, 0, DENSE * len(self._W) / self._comm.size
+        self._updated = []
+        for some in updated:
+            left -= int(rows.lengths[some].sum())
+            if left < 0 or n < 0:
+                return -1
+            n = self._kernels.list_changed(
+                some, rows.starts, rows.lengths, rows.indices, self._code, HALF, self._listed, n
+            )
+        return n
+
     def _exchange(self, sizes: npt.NDArray[np.int64], own: Floats) -> int:
         """Add up the listed changes; return the number of weights changed by any rank."""
         comm, W = self._comm, self._W
         n, outputs = int(sizes[comm.rank]), W.shape[1]
-        places, changes = np.empty(n, np.int32), np.empty((n, outputs))
-        self._kernels.take(self._touched, W, self._base, self._damping, self._code, places, changes)
+        places, changes = self._listed[:n], np.empty((n, outputs))
+        self._kernels.take(places, W, self._base, self._damping, self._code, changes)
         all_places = comm.collect(places, sizes)
         all_changes = comm.collect(changes.reshape(-1), sizes * outputs)
         n_union = 0
@@ -244,7 +267,6 @@ class Combiner:
         """Add up the changes of all weights; return Σ_p |d_p|² by bucket."""
         mine = np.zeros(BUCKETS)
         self._kernels.take_all(self._W, self._base, self._damping, self._code, HALF, mine)
-        self._touched[0] = 0
         self._comm.add_up(self._W)
         self._kernels.settle_all(self._W, self._base, self._code, squares)
         own: Floats = self._comm.gather(mine.tolist()).sum(axis=0)
@@ -291,7 +313,7 @@ class Combiner:
         """Return what was learned, as arrays; nothing before the first step."""
         if not self._is_known:
             return {}
-        return {"code": self._code & 127, "averages": self._averages, "damping": self._damping}
+        return {"code": self._code, "averages": self._averages, "damping": self._damping}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""

@@ -70,15 +70,16 @@ class Damping:
     extra : float
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
-        Bucket of each weight, plus 128 if it has changed.
-    touched : ndarray, int32
-        The number of changed weights, then as many of them as fit.
+        Bucket of each weight.
+    worsts : ndarray, shape (3,), float64
+        Violation above which rows at rest stay so; sum or maximum of violations of this round, and
+        what to divide it by for the next.
     """
 
     factors: npt.NDArray[np.float64]
     extra: float
     code: npt.NDArray[np.uint8]
-    touched: npt.NDArray[np.int32]
+    worsts: npt.NDArray[np.float64]
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Rounds:
     state : ndarray, shape (1,), uint64
         State of the kernels' random generator.
     awake : ndarray, shape (n,), int32
-        Scratch.
+        Scratch; with `damping`, begins with the updated rows at the end.
     order : ndarray, shape (room_for_order(n, chunk),), int32
         Scratch.
     spread : callable
@@ -129,7 +130,7 @@ class Rounds:
         how = self.damping
         if how is None:
             return None, 1.0, None, None
-        return how.factors, how.extra, how.code, how.touched
+        return how.factors, how.extra, how.code, how.worsts
 
 
 class _Separable:

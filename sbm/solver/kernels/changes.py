@@ -2,19 +2,19 @@
 
 Each process moves its own copy of W by `damping` times its change, by bucket of weights, so that
 its change since the last sum is (W - base) / damping. The code of a weight is the number of its
-bucket, plus `SEEN` if it is listed as changed; the frequent weights are never listed.
+bucket, plus `_LISTED` while a list has it. The frequent weights have the buckets from `frequent` on
+and are never listed.
 """
 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import SEEN
-
 __all__ = [
-    "apply", "count", "learn", "receive", "receive_frequent", "settle", "settle_all", "take",
-    "take_all", "take_frequent",
+    "apply", "count", "learn", "list_changed", "receive", "receive_frequent", "settle",
+    "settle_all", "take", "take_all", "take_frequent",
 ]  # fmt: skip
 
+_LISTED = np.uint8(128)
 _BUCKET = np.uint8(127)
 
 
@@ -24,6 +24,25 @@ def count(starts, lengths, indices, counts):
     for i in range(len(starts)):
         for p in range(starts[i], starts[i] + lengths[i]):
             counts[np.uint32(indices[p]), 0] += 1.0
+
+
+@njit(nogil=True, error_model="numpy")
+def list_changed(updated, starts, lengths, indices, code, frequent, listed, n):
+    """Append the weights of updated rows that are not yet in `listed`, a list of n.
+
+    Returns its new length; -1 if they do not fit.
+    """
+    for i in updated:
+        begin = np.uint64(starts[np.uint32(i)])
+        for p in range(begin, begin + np.uint64(lengths[np.uint32(i)])):
+            j = np.uint32(indices[p])
+            if code[j] < frequent:  # buckets of others are above, as are codes of listed ones
+                if n == len(listed):
+                    return -1
+                code[j] |= _LISTED
+                listed[n] = j
+                n += 1
+    return n
 
 
 @njit(nogil=True, error_model="numpy")
@@ -79,17 +98,15 @@ def receive_frequent(places, W, base, code, changes, squares):
 
 
 @njit(nogil=True, error_model="numpy")
-def take(touched, W, base, damping, code, places, changes):
-    """Write this process's listed changes, undo them in W, and clear the list."""
+def take(places, W, base, damping, code, changes):
+    """Write this process's listed changes, undo them in W, and unmark them."""
     for k in range(len(places)):
-        j = touched[k + 1]
-        places[k] = j
+        j = places[k]
         bucket = code[np.uint32(j)] & _BUCKET
         code[np.uint32(j)] = bucket
         for c in range(W.shape[1]):
             changes[k, c] = (W[np.uint32(j), c] - base[np.uint32(j), c]) / damping[bucket]
             W[np.uint32(j), c] = base[np.uint32(j), c]
-    touched[0] = 0
 
 
 @njit(nogil=True, error_model="numpy")
@@ -101,8 +118,8 @@ def receive(places, changes, W, code, union, n, own):
     for k in range(len(places)):
         j = np.uint32(places[k])
         bucket = code[j] & _BUCKET
-        if code[j] < SEEN:
-            code[j] = bucket | SEEN
+        if code[j] < _LISTED:
+            code[j] = bucket | _LISTED
             union[n] = places[k]
             n += 1
         for c in range(W.shape[1]):
@@ -141,15 +158,14 @@ def apply(union, n, W, base, share):
 
 @njit(nogil=True, error_model="numpy")
 def take_all(W, base, damping, code, frequent, own):
-    """Replace W by this process's changes of all weights but the frequent ones.
+    """Replace W by this process's changes of all weights but the frequent ones, and unmark all.
 
-    Weights of buckets from `frequent` on are frequent. Adds Σ change² by bucket to `own`.
+    Adds Σ change² by bucket to `own`.
     """
     for j in range(np.uint64(len(W))):
         bucket = code[j] & _BUCKET
         is_frequent = bucket >= frequent
-        if not is_frequent:
-            code[j] = bucket
+        code[j] = bucket
         for c in range(W.shape[1]):
             change = 0.0 if is_frequent else (W[j, c] - base[j, c]) / damping[bucket]
             own[bucket] += change * change

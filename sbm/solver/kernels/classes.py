@@ -8,7 +8,7 @@ last row has the weights of the bias feature, which is not stored in rows. `deci
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import prefetch, rounding, touch
+from sbm.solver.kernels.common import prefetch, rounding
 from sbm.solver.kernels.vectors import add8, add_sizes8, largest8, store8, zeros8
 
 __all__ = [
@@ -158,22 +158,15 @@ def move(indices, values, begin, end, W, bias, columns, steps, n_steps):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def move_damped(
     indices, values, begin, end, W, bias, columns, steps, n_steps,
-    damping, damping_extra, code, touched,
+    damping, damping_extra, code,
 ):  # fmt: skip
-    """Do the same, each row of W times its damping, and list these rows; see `add_damped`."""
-    is_listed = len(touched) > 0
-    n = np.int64(touched[0]) if is_listed else 0
+    """Do the same, each row of W times its damping."""
     for p in range(begin, end):
         f = np.uint32(indices[p])
         v = 1.0 if values is None else np.float64(values[p])
-        bucket = code[f] & np.uint8(127)
-        if is_listed:
-            _, n = touch(f, code, touched, n)
-        v *= damping[bucket]
+        v *= damping[code[f]]
         for j in range(n_steps):
             W[f, np.uint32(columns[j])] += v * steps[j]
-    if is_listed:
-        touched[0] = n
     if bias > 0.0:
         for j in range(n_steps):
             W[W.shape[0] - 1, np.uint32(columns[j])] += damping_extra * bias * steps[j]

@@ -20,10 +20,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "GOLDEN", "OUT", "SEEN", "add", "add_damped", "add_sums", "begin_round", "damped_square",
+    "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round", "damped_square",
     "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within", "is_last", "is_solved", "log1p",
     "log_ratio", "mix", "permute", "prefetch", "prefetch_ahead", "prefetch_coming", "prefetch_row",
-    "rest_longer", "rounding", "sign_and_cost", "step_in_box", "touch",
+    "rest_longer", "rounding", "sign_and_cost", "step_in_box",
 ]  # fmt: skip
 
 
@@ -314,9 +314,6 @@ def add(indices, values, begin, end, w, step):
             w[np.uint32(indices[p])] += step * np.float64(values[p])
 
 
-# If several processes add up their changes of W, the code of a weight is the number of its bucket,
-# plus SEEN after this process changed the weight.
-SEEN = np.uint8(128)
 _MOST_REST = np.uint8(8)
 OUT = np.uint8(255)  # at rest until the last round
 
@@ -327,42 +324,17 @@ def damped_square(indices, values, begin, end, damping, code):
     a = 0.0
     for p in range(begin, end):
         v = 1.0 if values is None else np.float64(values[p])
-        a += v * v * damping[code[np.uint32(indices[p])] & np.uint8(127)]
+        a += v * v * damping[code[np.uint32(indices[p])]]
     return a
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def touch(j, code, touched, n):
-    """List weight j as changed; return its bucket, and the number n of changed weights.
-
-    They follow `touched[0]` as far as there is room. New ones are rare enough to be mispredicted,
-    so there is no branch.
-    """
-    mine = code[j]
-    code[j] = mine | SEEN
-    touched[min(n + 1, len(touched) - 1)] = j
-    return mine & np.uint8(127), n + (mine < SEEN)
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def add_damped(indices, values, begin, end, w, step, damping, code, touched):
-    """Add step times one row to w, each entry times its damping, and list these weights.
-
-    `touched[0]` is the number of listed weights; if `touched` is empty, none is listed.
-    """
-    if len(touched) == 0:
-        for p in range(begin, end):
-            j = np.uint32(indices[p])
-            v = step if values is None else step * np.float64(values[p])
-            w[j] += v * damping[code[j] & np.uint8(127)]
-        return
-    n = np.int64(touched[0])
+def add_damped(indices, values, begin, end, w, step, damping, code):
+    """Add step times one row to w, each entry times its damping."""
     for p in range(begin, end):
         j = np.uint32(indices[p])
         v = step if values is None else step * np.float64(values[p])
-        bucket, n = touch(j, code, touched, n)
-        w[j] += v * damping[bucket]
-    touched[0] = n
+        w[j] += v * damping[code[j]]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

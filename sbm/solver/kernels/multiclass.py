@@ -195,7 +195,7 @@ def _matters(k, own, z, new, most, kind):
 def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, rest_turns, damping,
-    damping_extra, code, touched, turn, held_limit, rounds, chunk, ahead, inner_tol,
+    damping_extra, code, worsts, turn, held_limit, rounds, chunk, ahead, inner_tol,
     stop, dual_sum, block, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
     stats,
 ):  # fmt: skip
@@ -232,7 +232,7 @@ def solve(
         Squared hinge; one-vs-rest only.
     rest_turns : (n,) uint8, in place
         `rest` of rounds.py.
-    damping, damping_extra, code, touched, turn
+    damping, damping_extra, code, worsts, turn
         As in rounds.py.
     held_limit : int
         Maximum number of variables of a block.
@@ -266,7 +266,7 @@ def solve(
     updates = 0
     visits = 0
     starved = 0
-    limit = np.inf
+    limit = np.inf if damping is None else worsts[0]
     for r in range(turn, rounds):
         places = begin_round(order, n, chunk, state, damping, rest_turns, awake)
         worst = 0.0
@@ -326,7 +326,7 @@ def solve(
                 n_few[i] = _choose_few(own, z, new, n_outputs, kind, few[i])
             rest_turns[i] = rest_longer(rest_turns[i], violation == 0.0 and rank < 0.0)
             if violation == 0.0:
-                if damping is None and rank < -limit:
+                if rank < -limit:
                     rest_turns[i] = OUT
                 continue
             wanted = count_nonzero(new, n_outputs)
@@ -360,8 +360,9 @@ def solve(
             elif n_steps > 0:
                 move_damped(
                     indices, values, start, end, W, bias, columns, steps, n_steps,
-                    damping, damping_extra, code, touched,
+                    damping, damping_extra, code,
                 )  # fmt: skip
+                awake[updates - 1] = i
             write(i, begin, count, outputs, betas, new, n_outputs, columns, steps)
             if in_few:
                 for q in range(begin[i], begin[i] + count[i]):
@@ -369,6 +370,8 @@ def solve(
             held[np.uint32(home[i])] += np.int64(count[i]) - before
         stats[4] += 1
         if damping is not None:
+            worsts[1] += total
+            worsts[2] += places
             break
         if is_last(r, rounds, worst, inner_tol):
             break

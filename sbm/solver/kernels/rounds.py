@@ -57,7 +57,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
     def solve(
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
-        home, score, rest, damping, damping_extra, code, touched, turn, rounds, chunk, inner_tol,
+        home, score, rest, damping, damping_extra, code, worsts, turn, rounds, chunk, inner_tol,
         stop, dual_sum, block, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
@@ -109,8 +109,11 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             features. Then a call visits the chunks in `order` once.
         damping_extra : float
             That of the extra feature.
-        code, touched : (n_weights,) uint8, (n,) int32, in place, or None
-            Buckets, and the list of changed weights; see `add_damped`.
+        code : (n_weights,) uint8, or None
+            Bucket of each weight.
+        worsts : (3,) float64, in place, or None
+            With `damping`: as `limit`, largest violation of the previous round; that of this round
+            so far; 1.
         turn, rounds, chunk : int
             Number of the first round; maximum rounds; most rows per chunk, a power of 2.
         inner_tol : float
@@ -123,7 +126,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         state : (1,) uint64, in place
             Random generator.
         awake, order : (n,) int32, (room_for_order(n, chunk),) int32
-            Scratch; with `damping`, `order` has the chunks to visit.
+            Scratch. With `damping`, `order` has the chunks to visit, and `awake` begins with the
+            updated rows at the end.
         stats : (5,) float64, added to in place
             Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows
             of the last round); visits; updates; rounds.
@@ -134,7 +138,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         gap = 0.0
         updates = 0
         visits = 0
-        limit = np.inf
+        limit = np.inf if damping is None else worsts[0]
         for r in range(turn, rounds):
             places = begin_round(order, len(starts), chunk, state, damping, rest, awake)
             worst = 0.0
@@ -186,14 +190,15 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                     if damping is None:
                         add(indices, values, begin, end, w, step * sign)
                     else:
-                        add_damped(
-                            indices, values, begin, end, w, step * sign, damping, code, touched
-                        )
+                        awake[updates - 1] = i
+                        add_damped(indices, values, begin, end, w, step * sign, damping, code)
                     w_extra += damping_extra * scale * step * sign * bias
-                elif damping is None and rank < -limit and violation == 0.0:
+                elif rank < -limit and violation == 0.0:
                     rest[i] = OUT
             stats[4] += 1
             if damping is not None:
+                worsts[1] = max(worsts[1], worst)
+                worsts[2] = 1.0
                 break
             if is_last(r, rounds, worst, inner_tol):
                 break
