@@ -377,7 +377,9 @@ def newton() -> str:
 
 def conjugate() -> str:
     """Return CPU seconds with many features."""
-    return _over_costs("farm_ads", ("log_loss",), ("dual", "newton", "auto"), "CPU_seconds")
+    return _over_costs(
+        "farm_ads", ("log_loss", "squared_hinge"), ("dual", "newton", "auto"), "CPU_seconds"
+    )
 
 
 def scaling() -> str:

@@ -121,6 +121,15 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     assert sbm.train(store, path, {"loss": loss, "bias": 1.0})[1]["was_finished"]
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_auto_starts_with_newton_if_that_is_cheap(loss: str, tmp_path: Path) -> None:
+    X, y = income_table(12_000)
+    store = make_store(tmp_path, X, y)
+    _, report = sbm.train(store, tmp_path / "m.model", {"loss": loss})
+    assert report["solver"] == "newton"
+    assert (report["switched_after"] is None) == (loss == "squared_hinge")
+
+
 def test_auto_compares_expected_work() -> None:
     a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1, "sample": 16_000}
     assert Work(**a9a).newton_pays(100, 65_000)
@@ -243,7 +252,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("C", [0.1, 100.0])
-@pytest.mark.parametrize("case", [case for case in SOLVED if case.loss in SMOOTH], ids=str)
+@pytest.mark.parametrize("case", SOLVED, ids=str)
 def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
     X, y = case.rows(n=400, noise=2.0)
     store = make_store(tmp_path, X, y, blocks=4)
@@ -257,20 +266,26 @@ def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
-def test_auto_takes_products_for_losses_without_kinks(loss: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge", "hinge"])
+def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, settings = make_store(tmp_path, X, y), {"loss": loss, "max_passes": 12}
     _, report = sbm.train(store, tmp_path / "m.model", settings)
-    assert report["solver"] == ("newton" if loss == "log_loss" else "dual")
+    assert report["solver"] == "newton"
 
 
 @pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_products_resume_to_the_same_bytes(ranks: int, tmp_path: Path) -> None:
-    X, y = Case("log_loss", 2).rows(n=400, noise=2.0)
+@pytest.mark.parametrize(
+    ("loss", "ranks", "stop"), [("log_loss", 1, 15), ("log_loss", 2, 4), ("hinge", 1, 150)]
+)
+def test_products_resume_to_the_same_bytes(
+    loss: str, ranks: int, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SHARE", 0.0)
+    X, y = Case(loss, 2).rows(n=400, noise=2.0)
     store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
-    settings = {"loss": "log_loss", "C": 10.0, "checkpoint_every": 0, **FIRM}
+    settings = {"loss": loss, "C": 10.0, "checkpoint_every": 0, **FIRM}
 
     def train(**more: Any) -> list[Any]:
         options = TrainOptions(**more)
@@ -281,7 +296,7 @@ def test_products_resume_to_the_same_bytes(ranks: int, tmp_path: Path) -> None:
 
     def is_stopped() -> bool:
         calls[0] += 1
-        return calls[0] > (15 if ranks == 1 else 4)
+        return calls[0] > stop
 
     with pytest.raises(KeyboardInterrupt):
         train(is_stopped=is_stopped, resume=False)

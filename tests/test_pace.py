@@ -10,6 +10,7 @@ from sbm.engine.pace import (
     choose_blocks,
     choose_cache_rows,
     choose_rounds,
+    is_falling,
     passes_left,
 )
 
@@ -88,3 +89,17 @@ def test_passes_left_follow_the_latest_gaps():
     assert passes_left([0.5], 1e-3) is None
     assert passes_left([math.inf, 1e300], 1e-3) is passes_left([1.0, math.inf], 1e-3) is None
     assert passes_left([1e300, 1e299], 1e-10) == pytest.approx(309, rel=1e-9)  # 1e309 is infinite
+
+
+@pytest.mark.parametrize(
+    ("gaps", "helps"),
+    [
+        ([0.5], True),  # unknown
+        ([0.5**k for k in range(4)], False),  # seven more
+        ([0.5**k for k in range(8)], True),  # three more
+        ([1.5e-3] * 50, False),
+        ([1.5e-3 + 1e-6 * k for k in range(50)], False),
+    ],
+)
+def test_more_passes_help_only_if_the_gap_falls(gaps, helps):
+    assert is_falling(gaps, 1e-3) == helps

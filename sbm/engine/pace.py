@@ -60,7 +60,6 @@ LEAST_FRAC = 0.25
 NEWTON_PASSES, FEW_NEWTON_PASSES = 8, 3
 SAMPLE_STEPS = 5
 INTERIOR_STEPS = 15
-PRODUCTS = 100  # of conjugate gradients
 LARGE_SAMPLE = 100  # rows per weight
 MOMENT = 2e7  # nanoseconds
 PASS_TIME = 5e6  # nanoseconds of a pass, whatever its size
@@ -201,17 +200,27 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
     """
     if gaps and gaps[-1] <= 0:
         return 0.0
-    late = gaps[-LATE:]
-    if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
+    slope = _slope(gaps)
+    if slope is None:
         return None
-    slope = float(np.polyfit(range(len(late)), np.log(late), 1)[0])
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
 
 
-def is_falling(left: float | None, passes: int) -> bool:
-    """Return whether more passes would help, given the result of `passes_left` after `passes`."""
-    return left is None or left <= passes
+def _slope(gaps: Sequence[float]) -> float | None:
+    """Return the change of log(gap) per pass, if known."""
+    late = gaps[-LATE:]
+    if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
+        return None
+    return float(np.polyfit(range(len(late)), np.log(late), 1)[0])
+
+
+def is_falling(gaps: Sequence[float], tol: float) -> bool:
+    """Return whether at most as many passes as so far are expected to reach the tolerance."""
+    left, slope = passes_left(gaps, tol), _slope(gaps)
+    if left is None or slope is None:
+        return True
+    return slope < math.log(SLOWEST) and left <= len(gaps)
 
 
 @dataclass(frozen=True)
@@ -225,12 +234,14 @@ class Work:
     rows, nnz, weights, problems : int
         Numbers of rows, their nonzeros, and weights of each problem.
     sample, near : int
-        Rows that Newton's method starts from, 0 for conjugate gradients, and rows near a kink.
-        Without any, the loss is smooth. Otherwise each pass is followed by solving these rows.
+        Rows that Newton's method starts from, and rows near a kink. Without any, the loss is
+        smooth. Otherwise each pass is followed by solving these rows.
     listed : bool
         Whether a visit of coordinate descent is of a row with the variables of all problems.
     iterates : bool
         Whether a visit of coordinate descent takes several evaluations of the loss.
+    products : int
+        Visits of all rows by a method without a matrix; 0 with a matrix.
     """
 
     rows: int
@@ -241,6 +252,7 @@ class Work:
     near: int = 0
     listed: bool = False
     iterates: bool = False
+    products: int = 0
 
     @property
     def _each(self) -> float:
@@ -257,10 +269,12 @@ class Work:
         each, weights = self._each, self.weights
         pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
         read, factor = 100 + 6 * each, 0.5 * weights**3
-        if self.sample == 0:  # conjugate gradients
-            return self.problems * PRODUCTS * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
+        if self.products:
+            visits = self.problems * self.products
+            return visits * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME
         is_large = self.sample >= LARGE_SAMPLE * weights
         passes = FEW_NEWTON_PASSES if is_large else NEWTON_PASSES
+        passes = 1 if self.sample >= self.rows else passes
         if self.near:
             solved = passes * self.near + self.sample
             cost = INTERIOR_STEPS * (solved * (read + pairs) + (passes + 1) * factor)
@@ -268,7 +282,7 @@ class Work:
         else:
             visited = passes * self.rows + SAMPLE_STEPS * self.sample
             cost = visited * (read + pairs) + (passes + SAMPLE_STEPS) * factor
-        return self.problems * cost + NEWTON_PASSES * PASS_TIME
+        return self.problems * cost + passes * PASS_TIME
 
     def trial_rounds(self, passes: int) -> int:
         """Return the rounds after which to compare both solvers, given the passes so far."""

@@ -275,10 +275,12 @@ def _run(command: str, value_type: str, folder: Path) -> None:
                 train(store, path, settings)
             except MemoryPlanError as error:
                 train(store, path, replace(settings, mem=error.least_bytes))
-            if NEWTON in command and LOSSES[settings.loss].kernel == "logistic":
-                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # conjugate gradients
+            if NEWTON in command:
+                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # without a matrix
                 # The first weights are not the optimum.
-                settings = replace(settings, C=9.0, tol=1e-18, class_weight={1.0: 3.0})
+                settings = replace(settings, C=9.0, tol=1e-18)
+                if kernel == "logistic":
+                    settings = replace(settings, class_weight={1.0: 3.0})
                 train(store, path, replace(settings, max_passes=2), resume=False)
                 newton.MOST_FEATURES = most
     return None

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.pace import is_falling
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
@@ -307,7 +306,6 @@ def _finish(
     report["read"] = job.read
     report["feature_scales"] = job.feature_scales
     report["scales_differ"] = differ(job.feature_scales)
-    report["is_falling"] = is_falling(report["passes_left"], report["passes"])
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})

@@ -294,10 +294,28 @@ class Problem(_Separable):
         """
         assert isinstance(work.alpha, DenseSet)
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
+        alpha = work.alpha.values[:n]
+        return self.visit(
+            work.rows, alpha, W, work.home[:n], work.score[:n], work.rest[:n], how, stats
+        )
+
+    def visit(
+        self,
+        rows: Rows,
+        alpha: npt.NDArray[np.float64],
+        W: Weights,
+        home: npt.NDArray[np.int32],
+        score: npt.NDArray[np.float32],
+        rest: npt.NDArray[np.uint8],
+        how: Rounds,
+        stats: npt.NDArray[np.float64] | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Do what `solve` does with rows that are in no working set."""
+        stats = np.zeros(5) if stats is None else stats
         self._kernels.solve(
-            *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
-            how.dual_sum, how.block, how.state, how.awake, how.order, stats,
+            *self.arguments(rows, alpha, W), home, score, rest, *how.damped, how.turn, how.rounds,
+            how.chunk, how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake,
+            how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 

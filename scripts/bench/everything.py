@@ -116,6 +116,14 @@ RESULTS = {
         "passes, CPU time and memory of each solver, and of LIBLINEAR",
         f"bench newton --reference REFERENCE {_NEWTON} -o OUT",
     ),
+    "newton-table": Result(
+        "a table of 10,000,000 rows and 30 columns in 1 GB of memory, beside LIBLINEAR",
+        "bench newton-table --keep KEEP -o OUT",
+    ),
+    "defaults": Result(
+        "trainings of every data set with default settings, over C",
+        "bench defaults --reference REFERENCE -o OUT",
+    ),
     "converge": Result(
         "passes and gaps of trainings that converge slowly, and of the ways out",
         "bench converge --reference REFERENCE -o OUT",

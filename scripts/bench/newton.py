@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scripts.bench.commands import BUDGET, split, train
 from scripts.bench.optima import read_optima, write_text
 from scripts.bench.peers import Liblinear
 from scripts.bench.registry import Registry, benchmark
@@ -15,9 +16,13 @@ from scripts.bench.weights import objective, read_liblinear, read_ours
 BENCHMARKS: Registry = {}
 LOSSES = {"squared_hinge": 2, "log_loss": 0, "hinge": 3}  # LIBLINEAR's -s
 SETS = ["a9a", "phishing", "w8a", "letter", "pendigits", "income", "table"]
+TARGETS = ("epsilon_insensitive", "squared_epsilon_insensitive", "squared_error")
+JOINT = ("crammer_singer", "weston_watkins")
+TABLES, MANY = ("abalone", "housing_scale"), ("letter", "pendigits", "pendigits_scale", "news20")
+EVERY = ["heart_scale", "a9a", "phishing", "w8a", "farm_ads", "prep_small_binary",
+         "prep_medium_binary", *TABLES, *MANY, "prep_small", "prep_medium"]  # fmt: skip
 COSTS = [0.1, 1.0, 10.0, 100.0, 1000.0]
 FIRM, FEATURES, AT_A_TIME = 1e-6, 30, 100_000
-NOT_CONVERGED = 3
 
 
 @benchmark(
@@ -30,7 +35,7 @@ def newton(args: argparse.Namespace, report: Report) -> None:
     """Second-order training beside dual coordinate descent and LIBLINEAR, from text to model.
 
     Seconds are CPU time of the whole process. dual, newton, auto: the solvers of sbm, to --tol;
-    dual and auto end after --seconds. passes to 1e-6 are those of newton. above: primal of newton,
+    dual ends after --seconds. passes to 1e-6 are those of newton. above: primal of newton,
     less that of reference.json, relative to it. LIBLINEAR: -s 2, -s 0 and -s 3 with -e; its
     objective less that of newton, both computed from the text.
 
@@ -57,6 +62,80 @@ def newton(args: argparse.Namespace, report: Report) -> None:
         text.unlink()
 
 
+@benchmark(
+    BENCHMARKS, runs=0,
+    options={"reference": None, "sets": EVERY, "losses": [], "seconds": 300.0,
+             "costs": [0.01, 0.1, 1.0, 10.0, 100.0]},
+    quick={"sets": ["income"], "costs": [1.0], "losses": ["hinge"]},
+)  # fmt: skip
+def defaults(args: argparse.Namespace, report: Report) -> None:
+    """Trainings of every data set with default settings, over C.
+
+    CPU seconds of each process, from a store; solver: n if it was Newton's method in the end;
+    otherwise the gap that was reached after --seconds.
+    """
+    for name in args.sets:
+        text, store = args.folder / f"{name}.svm", args.folder / f"{name}.sbm"
+        if name == "income":
+            write_income(text)
+        elif args.reference is None:
+            raise BenchError("give --reference FOLDER")
+        else:
+            write_text(args.reference, name, text)
+        split(text, store)
+        text.unlink()
+        more = JOINT if name in MANY else ()
+        for loss in args.losses or (TARGETS if name in TABLES else (*LOSSES, *more)):
+            row: dict[str, Any] = {"data": name, "loss": loss}
+            for C in args.costs:
+                options = {"loss": loss, "C": C, "time_limit": f"{args.seconds}s"}
+                done = train(store, args.folder / "m.model", codes=BUDGET, **options)
+                found = done.json()
+                how = " n" if found["solver"] == "newton" else ""
+                is_late = not found["converged"]
+                cell = f"gap {found['relative_gap']:.1e}" if is_late else f"{done.cpu_seconds:.2f}"
+                row[f"C = {C:g}"] = cell + how
+            report.rows.append(row)
+            tell(str(row))
+            if args.prefix is not None:
+                report.write(args.prefix)
+
+
+@benchmark(
+    BENCHMARKS, "newton-table", runs=0,
+    options={"liblinear_train": None, "losses": ["squared_hinge", "log_loss"], "C": 1.0,
+             "tol": 1e-3, "e": 1e-2, "rows": 10_000_000, "mem": "1GB", "keep": None},
+    quick={"rows": 2000, "losses": ["log_loss"]},
+)  # fmt: skip
+def newton_table(args: argparse.Namespace, report: Report) -> None:
+    """Text of 30 real columns to a model within a bound of memory, beside LIBLINEAR.
+
+    above: LIBLINEAR's objective less ours, relative to it, both computed from the text.
+    """
+    text = (args.keep or args.folder) / "table.svm"
+    ours, theirs = args.folder / "m.model", args.folder / "liblinear.model"
+    if not text.exists():
+        _write_table(text, args.rows)
+    for loss in args.losses:
+        words = ("train", text, "--loss", loss, "-C", args.C, "--tol", args.tol, "-o", ours)
+        done = run_process(sbm_command(*words, "--mem", args.mem, "--fresh", "--json"))
+        peer = Liblinear(args, solver=LOSSES[loss]).run(text, theirs, args.e)
+        value = objective(text, loss, args.C, read_ours(ours))
+        above = objective(text, loss, args.C, read_liblinear(theirs)) / value - 1
+        found = done.json()
+        report.rows.append({
+            "loss": loss, "passes": found["passes"], "gap": f"{found['relative_gap']:.1e}",
+            "seconds": done.seconds, "CPU": done.cpu_seconds, "memory": sizes(done.peak_bytes),
+            "LIBLINEAR's seconds": peer.seconds, "its CPU": peer.cpu_seconds,
+            "its memory": sizes(peer.peak_bytes), "above": f"{above:.1e}",
+            "time": done.seconds / peer.seconds, "CPU time": done.cpu_seconds / peer.cpu_seconds,
+            "of its memory": done.peak_bytes / peer.peak_bytes,
+        })  # fmt: skip
+        tell(str(report.rows[-1]))
+        if args.prefix is not None:
+            report.write(args.prefix)
+
+
 def _compare(
     args: argparse.Namespace, text: Path, loss: str, C: float, optimum: float | None
 ) -> dict[str, Any]:
@@ -66,16 +145,16 @@ def _compare(
     row: dict[str, Any] = {"data": text.stem, "loss": loss, "C": C}
     limits = ["--time-limit", f"{args.seconds}s"]
     for solver in ("dual", "auto", "newton"):
-        limit = [] if solver == "newton" else limits
+        limit = limits if solver == "dual" else []
         command = sbm_command(*words, solver, "--tol", args.tol, *limit)
-        done = run_process(command, codes=(0, NOT_CONVERGED))
+        done = run_process(command, codes=BUDGET)
         found = done.json()
         row[f"passes of {solver}"] = found["passes"] if found["converged"] else "not converged"
         row[f"seconds of {solver}"] = done.cpu_seconds
     row["memory of newton"] = sizes(done.peak_bytes)
     model = read_ours(ours)
     row["above"] = "" if optimum is None else f"{found['primal'] / optimum - 1:.1e}"
-    firm = run_process(sbm_command(*words, "newton", "--tol", FIRM), codes=(0, NOT_CONVERGED))
+    firm = run_process(sbm_command(*words, "newton", "--tol", FIRM), codes=BUDGET)
     row["passes to 1e-6"] = firm.json()["passes"]
     peer = Liblinear(args, C, solver=LOSSES[loss]).run(text, theirs, args.e)
     value = objective(text, loss, C, model)

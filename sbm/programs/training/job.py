@@ -22,6 +22,7 @@ from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
     check_memory_of_products,
     first_solver,
+    is_smooth,
     is_wide,
     near_bytes,
     refuse_newton,
@@ -237,10 +238,16 @@ class TrainingPlan:
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
         n = len(self.share.problems) + len(self.spare)
-        self.reserved += near_bytes(self.settings, self.store, self.plan, n)
         if not self.spare and is_wide(self.settings, self.store, self.share.problems):
+            if self.comm.size > 1 and not is_smooth(self.share.problems[0].loss):
+                raise SettingsError(
+                    f"solver newton with loss {self.settings.loss} and so many features needs a "
+                    "single process; use solver dual"
+                )
             missing = self.plan.missing(self.own, self.reserved)
             check_memory_of_products(self.settings, self.plan, missing)
+        else:
+            self.reserved += near_bytes(self.settings, self.store, self.plan, n)
 
     def _has_switched(self) -> bool:
         """Return whether the run to start from was switched to Newton's method, in all ranks."""

@@ -24,7 +24,7 @@ from sbm.engine.clock import clock
 from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import passes_left
+from sbm.engine.pace import is_falling, passes_left
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
@@ -521,5 +521,6 @@ class _SparseTraining:
             "n_nonzero": sum(int(np.count_nonzero(W)) for W in self.weights),
             "n_weights": sum(len(fit.w) for fit in self.fits),
             "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
-            "passes_left": passes_left(state.gaps, self._settings.tol),
+            "passes_left": passes_left(state.gaps, tol),
+            "is_falling": is_falling(state.gaps, tol),
         }  # fmt: skip

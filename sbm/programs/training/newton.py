@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
-from sbm.engine.pace import Work
+from sbm.engine.pace import LARGE_SAMPLE, Work
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.settings import Settings
@@ -19,18 +19,24 @@ from sbm.units import format_size, in_megabytes
 __all__ = [
     "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
     "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
-    "refuse_newton", "starts_with_newton", "suits_newton", "work_of",
+    "refuse_newton", "sample_rows", "starts_with_newton", "suits_newton", "work_of",
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which a matrix is considered
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
+# Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
+# the program takes to start.
+_LEAST_WORK, _UNNOTICED = 1e7, 5e7
 _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
+_VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
+# Visits of all rows, by conjugate gradients and by accelerated descent.
+_PRODUCTS, _VISITS = 100, {True: 300, False: 2000}  # of a squared loss, and of another
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
-_LEAST_NEAR = 20_000  # rows near a kink, if there are as many
+_LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -57,8 +63,7 @@ def suits_newton(settings: Settings, store: BlockStore, processes: int = 1) -> b
     """Return whether `auto` considers Newton's method."""
     if newton_refusal(settings):
         return False
-    # Kinks in the derivative make conjugate gradients slow.
-    suits = processes == 1 and not settings.calibrate and not LOSSES[settings.loss].rests
+    suits = processes == 1 and not settings.calibrate
     return suits or store.n_features <= MOST_FEATURES
 
 
@@ -84,8 +89,10 @@ def refuse_newton(settings: Settings) -> None:
 
 def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem]) -> bool:
     """Return whether a matrix of features x features would be too large, and is not needed."""
-    if settings.solver != "newton" or not is_smooth(problems[0].loss):
+    if settings.solver != "newton" or isinstance(settings.validate, float):
         return False
+    if not is_smooth(problems[0].loss):
+        return store.n_features > MOST_FEATURES and not settings.intercept
     n_weights = store.n_features + (problems[0].bias > 0)
     most = _MOST_SHARE * settings.mem_bytes
     return n_weights > MOST_FEATURES or hessian_bytes(n_weights, len(problems), True) > most
@@ -94,10 +101,12 @@ def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem
 def newton_row_bytes(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], models: int
 ) -> int:
-    """Return the bytes per row of a second-order training of one model with a smooth loss."""
-    if settings.solver != "newton" or not is_smooth(problems[0].loss) or models > 1:
+    """Return the bytes per row of a second-order training of one model, but near a kink."""
+    if settings.solver != "newton" or models > 1:
         return 0
-    return _SEARCH_ROW + 8 * len(problems) * is_wide(settings, store, problems)
+    if is_wide(settings, store, problems):
+        return _VISIT_ROW + 8 * len(problems)
+    return _SEARCH_ROW if is_smooth(problems[0].loss) else 0
 
 
 def bytes_of_matrices(
@@ -135,12 +144,21 @@ def piece_rows(store: BlockStore) -> int:
     return max(_LEAST_PIECE, -(-store.n_rows // AUTO_BLOCKS))
 
 
+def sample_rows(store: BlockStore, smooth: bool) -> int:
+    """Return how many rows of the first block a method learns from before the first pass."""
+    size = max(1, min(store.n_rows, piece_rows(store)))
+    if smooth:
+        return size
+    # Each step of the interior point method visits these rows, and later those near a kink.
+    return min(size, max(-(-store.n_rows // AUTO_BLOCKS), LARGE_SAMPLE * (store.n_features + 1)))
+
+
 def near_bytes(settings: Settings, store: BlockStore, plan: MemoryPlan, n_problems: int) -> int:
-    """Return the bytes of the rows near a kink; 0 for methods that have none."""
+    """Return the bytes of the rows near a kink; 0 for methods with a matrix that have none."""
     if settings.solver != "newton" or is_smooth(LOSSES[settings.loss]):
         return 0
     capacity = near_capacity(store, plan, n_problems, settings.intercept)
-    rows = capacity + min(plan.part_rows, piece_rows(store))
+    rows = capacity + min(plan.part_rows, sample_rows(store, smooth=False))
     return n_problems * rows * _near_row(store)
 
 
@@ -151,18 +169,18 @@ def _near_row(store: BlockStore) -> int:
 
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
-    sample = min(plan.part_rows, piece_rows(store))
+    sample = min(plan.part_rows, sample_rows(store, smooth=False))
     room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
     # Alone an intercept may put all rows of the most frequent class at their kink.
     wanted = store.n_rows if intercept else _rows_near(store, sample)
-    return max(1000, min(room, max(wanted, _LEAST_NEAR)))
+    return max(1000, min(room, wanted))
 
 
 def _rows_near(store: BlockStore, sample: int) -> int:
     """Return how many rows may be near a kink at the weights of a sample."""
     # The weights of a sample of n rows miss decision values by about the root of weights / n.
     share = min(_NEAR, _MISSED * math.sqrt((store.n_features + 1) / sample))
-    return max(int(share * store.n_rows), _LEAST_NEAR)
+    return max(int(share * store.n_rows), _LEAST_NEAR * (store.n_features + 1))
 
 
 def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
@@ -175,17 +193,20 @@ def starts_with_newton(settings: Settings, store: BlockStore) -> bool:
     labels = len(store.labels or [])
     problems = labels if labels > 2 else 1
     iterates = loss.kernel == "logistic"
-    sample = min(store.n_rows, piece_rows(store))
+    sample = sample_rows(store, smooth=True)
     work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
-    return work.newton_pays(1, _FEW_ROUNDS * store.n_rows * problems)
+    few = work.dual(1, _FEW_ROUNDS * store.n_rows * problems)
+    return few > _LEAST_WORK and work.newton() < few + _UNNOTICED
 
 
 def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     """Return what passes of a training cost."""
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
-    sample = max(1, min(store.n_rows, piece_rows(store)))
+    sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
-    if near == 0 and store.n_features > MOST_FEATURES:
-        sample = 0  # products instead of a matrix
+    visits = _VISITS[first.loss.squared] if first.loss.rests else _PRODUCTS
+    visits *= store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
-    return Work(store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates)
+    return Work(
+        store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates, visits
+    )

@@ -17,10 +17,17 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
-from sbm.programs.training.newton import is_smooth, is_wide, near_capacity, piece_rows
+from sbm.programs.training.newton import (
+    is_smooth,
+    is_wide,
+    near_capacity,
+    piece_rows,
+    sample_rows,
+)
 from sbm.programs.training.ranks import any_of
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
+from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
 from sbm.solver.problem import Problem, squared_norm
@@ -64,7 +71,9 @@ class NewtonSteps:
             solver, problem = learner.solver, learner.solver.problem
             assert isinstance(problem, Problem)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
-            if is_wide:
+            if is_wide and problem.loss.rests and not problem.intercept and engine.comm.size == 1:
+                self.methods.append(Accelerated(given, engine.pauses.after_look))
+            elif is_wide:
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(given, searches))
@@ -108,7 +117,8 @@ class NewtonSteps:
         new = [one for one in active if self.methods[one.number].is_new]
         if not new:
             return
-        size = min(len(first[0].rows), piece_rows(store)) if first else 0
+        smooth = is_smooth(new[0].solver.problem.loss)
+        size = min(len(first[0].rows), sample_rows(store, smooth)) if first else 0
         sizes = comm.gather([size])[:, 0]
         rank = int(np.argmax(sizes > 0))
         for learner in new:

@@ -22,6 +22,7 @@ from sbm.engine.pace import (
     PassCost,
     choose_blocks,
     choose_rounds,
+    is_falling,
     passes_left,
 )  # fmt: skip
 from sbm.engine.snapshot import restore, snapshot
@@ -133,6 +134,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "blocks": len(training.job.plan.parts),
         "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
+        "is_falling": is_falling(training.relative_gaps, tol),
     }
 
 
@@ -219,10 +221,15 @@ class Training:
         """Current dual value F(α), up to the drift of W."""
         return math.fsum(solver.dual for solver in self.solvers)
 
+    @property
+    def relative_gaps(self) -> list[float]:
+        """Estimated gap after each whole pass, relative to the current dual value."""
+        scale = max(abs(self.dual), _LEAST)
+        return [gap / scale for gap in self.state.gaps]
+
     def passes_left(self) -> float | None:
         """Estimate the number of passes to the tolerance from the last gaps."""
-        scale = max(abs(self.dual), _LEAST)
-        return passes_left([gap / scale for gap in self.state.gaps], self.settings.tol)
+        return passes_left(self.relative_gaps, self.settings.tol)
 
     # -------------------------------------------------------------------------------- start
 

@@ -1,0 +1,162 @@
+"""Accelerated coordinate descent for rows that stay in memory.
+
+A step adds the term ½κ|W - Y|², with which a few rounds are enough. Between steps, Y is
+extrapolated from the last two W (accelerated proximal point method; Lin, Mairal & Harchaoui 2015),
+and this starts again when W turns back (O'Donoghue & Candès 2015).
+
+With the term, the optimum is W = θY + Σ α s x, where θ = κ / (1 + κ), and α has the costs
+C / (1 + κ): the kernels of coordinate descent find it. In the end W = Y, and (1 + κ) α are the dual
+variables of the problem itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Dense
+from sbm.rows import Rows
+from sbm.solver.gap import Certificate
+from sbm.solver.newton import Given, Newton
+from sbm.solver.problem import Problem, Rounds, mean_square, room_for_order
+from sbm.solver.step import INNER_TOL, chunk_of
+from sbm.solver.sums import slices_of
+
+__all__ = ["Accelerated"]
+
+Floats = npt.NDArray[np.float64]
+
+_EASY = 100.0  # mean C |x|² with which a few rounds are enough
+_STEPS = 5  # of a pass
+# Rounds of a step, and their growth from pass to pass: errors of the steps add up.
+_ROUNDS, _GROWTH = 10.0, 1.25
+
+
+class _Visits:
+    """Rounds over rows that are visited together."""
+
+    def __init__(self, rows: Rows, alpha: Floats, random: npt.NDArray[np.uint64]) -> None:
+        n, chunk = len(rows), chunk_of(rows.lengths)
+        self.rows, self.alpha = rows, alpha
+        self.home, self.score = np.zeros(n, np.int32), np.empty(n, np.float32)
+        self.rest = np.zeros(n, np.uint8)
+        order = np.empty(room_for_order(n, chunk), np.int32)
+        self.how = Rounds(0, 1, chunk, INNER_TOL, random, np.empty(n, np.int32), order)
+
+    def run(self, problem: Problem, W: Floats) -> None:
+        """Do a round."""
+        problem.visit(self.rows, self.alpha, W, self.home, self.score, self.rest, self.how)
+
+
+class Accelerated(Newton):
+    """Accelerated coordinate descent; see the module.
+
+    Parameters
+    ----------
+    given : Given
+    pause : callable
+        Called after each round; may raise an exception.
+    """
+
+    is_new = False
+
+    def __init__(self, given: Given, pause: Callable[[], None]) -> None:
+        super().__init__(given)
+        self._pause = pause
+        self._rows: dict[int, Rows] = {}
+        self._alphas: dict[int, Floats] = {}  # by block
+        self._random = np.array([1], np.uint64)  # state of the kernels' generator
+        self.kappa, self.momentum, self.rounds = 0.0, -1, _ROUNDS
+        self.centre, self.before = np.zeros_like(self.W), np.zeros_like(self.W)
+
+    def _begin(self, rows: Rows, factor: float, tol: float) -> None:
+        """Learn nothing: the optimum of a few rows is far from that of all."""
+
+    def start_pass(self) -> None:
+        """Prepare for a pass at `W`."""
+        super().start_pass()
+        self._rows = {}
+
+    def add(self, block: int, rows: Rows) -> list[Floats]:
+        """Add the rows of a block; return their alphas by slice."""
+        self._rows[block] = rows
+        alpha = self._alphas.setdefault(block, np.zeros(len(rows)))
+
+        def work(k: int) -> tuple[Floats, Floats]:
+            part, mine = parts[k], (1.0 + self.kappa) * pieces[k]
+            self.problem.make_feasible(part, Dense(mine))  # rounding
+            return mine, self.certify_slice(k, part, mine)
+
+        parts = slices_of(rows)
+        pieces = np.split(alpha, np.cumsum([len(part) for part in parts])[:-1])
+        found = list(self.sums.spread(work, range(len(parts))))
+        self._certifier.sums += [sums for _, sums in found]
+        return [mine for mine, _ in found]
+
+    def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
+        """Set `W` for the next pass; return whether there is progress to be made."""
+        if self.momentum < 0:
+            self._start()
+        problem = self.with_costs(1.0 / (1.0 + self.kappa))
+        every = [_Visits(rows, self._alphas[k], self._random) for k, rows in self._rows.items()]
+        self.visits = _STEPS * int(self.rounds)
+        for _ in range(_STEPS):
+            self._extrapolate()
+            for one in every:
+                one.rest[:] = 0
+            for _ in range(int(self.rounds)):
+                for one in every:
+                    one.run(problem, self.W)
+                self._pause()
+        self.rounds *= _GROWTH
+        return True
+
+    def _start(self) -> None:
+        """Choose κ; with all α at 0, W = θY."""
+        sizes = [mean_square(one.starts, one.lengths, one.values) for one in self._rows.values()]
+        cost = max(self.problem.cost_positive, self.problem.cost_negative)
+        self.kappa = max(0.0, cost * max(sizes) / _EASY - 1.0)
+        self.momentum = 0
+        self.centre[:] = self.W
+        self.W *= self.kappa / (1.0 + self.kappa)
+        self.before[:] = self.W
+
+    def _extrapolate(self) -> None:
+        """Move Y, and W with it."""
+        way = self.W - self.before
+        if float((way * (self.centre - self.W)).sum()) > 0.0:
+            self.momentum = 0
+        centre = self.W + self.momentum / (self.momentum + 3.0) * way
+        self.momentum += 1
+        self.before[:] = self.W
+        self.W += self.kappa / (1.0 + self.kappa) * (centre - self.centre)
+        self.centre[:] = centre
+
+    def record(self) -> dict[str, Any]:
+        """Return the scalars of the state, as JSON."""
+        return {
+            "kappa": self.kappa, "momentum": self.momentum, "rounds": self.rounds,
+            "rows": [[block, len(one)] for block, one in self._alphas.items()],
+        }  # fmt: skip
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the state, except W."""
+        return {
+            "newton_centre": self.centre, "newton_before": self.before,
+            "newton_random": self._random,
+            "newton_alphas": np.concatenate([np.empty(0), *self._alphas.values()]),
+        }  # fmt: skip
+
+    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the state."""
+        self.kappa, self.momentum = float(record["kappa"]), int(record["momentum"])
+        self.rounds = float(record["rounds"])
+        self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
+        self._random[:] = arrays["newton_random"]
+        first = 0
+        for block, n in record["rows"]:
+            self._alphas[int(block)] = arrays["newton_alphas"][first : first + n].copy()
+            first += n
