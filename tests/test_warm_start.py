@@ -28,7 +28,7 @@ SIZES = [60, 40, 30]  # rows of the sources 0.svm, 1.svm, 2.svm of a store
 
 def options_of(case=HINGE, **more):
     bias = 0.0 if case.loss == "one_class" else 0.5
-    options = {"tol": 1e-5, "max_passes": 5000, "rounds": 5, "bias": bias}
+    options = {"tol": 1e-5, "max_passes": 5000, "rounds": 5, "bias": bias, "solver": "dual"}
     return {**options, **case.at(0.1), **more}
 
 

@@ -173,7 +173,8 @@ class Validation:
     def start(self, weights: Sequence[Floats]) -> None:
         """Forget all scores, and allocate the best weights, like those of the training."""
         self._best = {"since": 0, "score": None}
-        self.weights = [np.zeros_like(W) for W in weights]
+        # In one array, because the problems of Newton's method are other ones.
+        self.weights = [np.zeros((len(weights[0]), sum(W.shape[1] for W in weights)))]
 
     def choose_rows(self) -> None:
         """Choose the rows to hold out, if they are not in a file; call it before scales are set."""
@@ -316,8 +317,9 @@ class Validation:
 
     def keep(self, weights: Sequence[Floats], certificate: Certificate) -> None:
         """Keep weights, which were judged last, and their certificate."""
-        for ours, W in zip(self.weights, weights, strict=True):
-            ours[:] = W
+        columns = itertools.accumulate((W.shape[1] for W in weights), initial=0)
+        for first, W in zip(columns, weights, strict=False):
+            self.weights[0][:, first : first + W.shape[1]] = W
         self._best["certificate"] = certificate.to_dict()
 
     @property
