@@ -75,29 +75,11 @@ labels = model.predict(new)
 accuracy = float((labels == np.array(new["income"])).mean())
 print(f"accuracy {accuracy:.3f}")
 
-# %% Score without sbm: the names and weights of the JSON export
+# %% Score with NumPy alone: the names and weights of the JSON export
 sbm.export(model, "people.json", format="json")
 exported = json.loads(pathlib.Path("people.json").read_text())
 weights = {exported["names"][i]: w for i, w in exported["weights"].items()}
 intercept = exported["bias"] * exported["bias_weights"][0]
-
-
-def score(row: dict) -> float:
-    """Return the decision value of a row; above 0 is the second label."""
-    total = intercept
-    for column, cell in row.items():
-        if isinstance(cell, str):
-            total += weights.get(f"{column}={cell}", 0.0)
-        elif cell is not None:
-            total += weights.get(column, 0.0) * cell
-    return total
-
-
-rows = new.drop_columns(["income"]).to_pylist()
-scored = [exported["labels"][int(score(row) > 0)] for row in rows]
-assert scored == labels.tolist()
-
-# %% As a scikit-learn estimator over the columns that have weights, and as ONNX
 names = sorted(weights)
 
 
@@ -107,7 +89,13 @@ def cell(row: dict, name: str) -> float:
     return float(row[column] == word) if word else row[column] or 0.0
 
 
-X = np.array([[cell(row, name) for name in names] for row in rows], np.float32)
+rows = new.drop_columns(["income"]).to_pylist()
+X = np.array([[cell(row, name) for name in names] for row in rows])
+scores = X @ np.array([weights[name] for name in names]) + intercept
+assert (np.array(exported["labels"])[(scores > 0).astype(int)] == labels).all()
+
+# %% As a scikit-learn estimator over the columns that have weights, and as ONNX
+X = X.astype(np.float32)
 small = sbm.Model(
     np.arange(len(names)), np.array([[weights[name]] for name in names]), model.labels, model.bias,
     model.bias_weights, model.info, label_names=model.label_names,
