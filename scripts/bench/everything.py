@@ -195,7 +195,7 @@ RESULTS = {
     ),
     "torture-files": Result(
         "commands killed and run again, and failing calls of the file system: cases and failures",
-        "torture --kills 500 --faults 500 --seed 0 --json OUT.json",
+        "torture --kills 1104 --faults 1104 --seed 0 --json OUT.json",
         is_timed=False,
     ),
     "torture-flips": Result(
