@@ -12,6 +12,7 @@ Each pass ends with a checkpoint in ``MODEL.tune.run/``, from which the same com
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError, SettingsError, StoreError
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
@@ -140,6 +141,8 @@ def tune(
     limit = None if limit is None else max(0.001, time_left(settings, begin))
     best = replace(settings, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
+    with contextlib.suppress(StoreError):
+        Run.remove(validation.folder)  # the record first, which names the other files
     shutil.rmtree(validation.folder, ignore_errors=True)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": clock() - begin,
