@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -154,6 +155,13 @@ def join(parts: Sequence[Alphas]) -> Alphas:
         np.concatenate([part.outputs[s] for part, s in zip(lists, own, strict=True)]),
         np.concatenate([part.values[s] for part, s in zip(lists, own, strict=True)]),
     )
+
+
+def cut(alpha: Alphas, sizes: Sequence[int]) -> list[Alphas]:
+    """Undo `join`, given the number of rows of each part; return copies."""
+    ends = list(itertools.accumulate(sizes))
+    rows = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return [alpha.take(some) for some in rows]
 
 
 def blend(old: Alphas, new: Alphas, share: float) -> Alphas:

@@ -328,9 +328,10 @@ class Settings:
         "auto", _Rule(str, choices=("auto", "dual", "newton")),
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
-        "features are not scaled. With more than 5,000 features, it keeps all "
-        "rows in memory instead. `auto` starts with `dual` and switches if that is expected to "
-        "save time. Folds of `sbm tune` keep the solver that they start with.",
+        "features are not scaled. With more than 5,000 features, or `loss` crammer_singer or "
+        "weston_watkins, it keeps all rows in memory instead. `auto` starts with `dual` and "
+        "switches if that is expected to save time. Folds of `sbm tune` keep the solver that they "
+        "start with.",
         metavar="NAME", commands="train tune plan", ignored_by="stream",
     )
     cache_frac: float | str = _setting(

@@ -112,6 +112,8 @@ def test_model_does_not_depend_on_staying_blocks(tmp_path, stay, case):
     weights.write_text("".join(f"{0.5 + k % 3}\n" for k in range(126)))
     for more in ({}, {"weights": str(weights)}):
         settings, found = settings_of(case, **more), {"store": set(), "text": set()}
+        if case.loss in ("crammer_singer", "weston_watkins"):
+            settings["solver"] = "dual"  # the other one needs all blocks to stay
         for which in STAYING:
             stay(which)
             found["store"].add(model_of(store, tmp_path / "m.model", settings))

@@ -22,6 +22,7 @@ from sbm.rows import Rows
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
 SOLVED = [case for case in CASES if case.loss in (*SMOOTH, "hinge", "epsilon_insensitive")]
+JOINT = [case for case in CASES if case.loss in ("crammer_singer", "weston_watkins")]
 FIRM = {"solver": "newton", "tol": 1e-7, "max_passes": 35}
 
 
@@ -138,27 +139,23 @@ def test_auto_compares_expected_work() -> None:
     assert not Work(**a9a | {"weights": 5000}).newton_pays(100, 65_000)
 
 
-def test_warm_start_from_newton_needs_no_pass(tmp_path: Path) -> None:
-    X, y = Case("hinge", 3).rows(n=400, noise=2.0)
-    store = make_store(tmp_path, X, y, blocks=4)
-    sbm.train(store, tmp_path / "a.model", FIRM)
-    warm = {**FIRM, "tol": 1e-3, "warm_start": tmp_path / "a.model"}
-    assert sbm.train(store, tmp_path / "b.model", warm)[1]["passes"] == 0
-    other = sbm.train(store, tmp_path / "c.model", {**warm, "C": 3.0})[1]
-    assert other["converged"]
-
-
 def test_newton_refuses_what_it_lacks(tmp_path: Path) -> None:
     X, y = Case("hinge", 3).rows()
     store, joint = make_store(tmp_path, X, y), {"loss": "crammer_singer"}
     for setting, facts in (
-        ({"solver": "newton", **joint}, "newton does not support loss crammer_singer"),
+        ({"solver": "newton", "calibrate": True, **joint}, "crammer_singer with calibrate"),
+        ({"solver": "newton", "validate": 0.2, **joint}, "crammer_singer with a share of the rows"),
         ({"intercept": True, **joint}, "intercept needs solver newton.*crammer_singer"),
         ({"intercept": True, "solver": "dual"}, "dual does not support intercept.*newton"),
         ({"intercept": True, "bias": 2.0}, "bias and intercept"),
     ):
         with pytest.raises(sbm.SettingsError, match=facts):
             sbm.train(store, tmp_path / "m.model", setting)
+    with pytest.raises(sbm.SettingsError, match="tune does not support solver newton with loss"):
+        sbm.tune(store, Cs=[1.0], settings={"solver": "newton", **joint})
+    settings = {"solver": "newton", **joint}
+    with pytest.raises(sbm.SettingsError, match="crammer_singer needs a single process"):
+        in_threads(2, lambda comm: train_ranks(comm, store, tmp_path / "r.model", settings))
 
 
 @pytest.mark.parametrize("case", SOLVED, ids=str)
@@ -265,6 +262,33 @@ def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
     assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
 
 
+@pytest.mark.parametrize("C", [0.1, 30.0])
+@pytest.mark.parametrize("case", JOINT, ids=str)
+def test_joint_losses_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
+    X, y = case.rows(n=400, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    settings = {**case.at(C), "bias": 1.0}
+    for parts in ("auto", "blocks"):
+        firm = {**settings, **FIRM, "tol": 1e-5, "max_passes": 60, "parts": parts}
+        found = sbm.train(store, tmp_path / f"{parts}.model", firm)
+        assert found[1]["converged"]
+        assert found[1]["solver"] == "newton"
+        assert case.primal(X, y, found[0]) == pytest.approx(found[1]["primal"], rel=1e-9)
+        peer = {**settings, "solver": "dual", "tol": 1e-5, "max_passes": 300}
+        assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), found)
+
+
+def test_joint_losses_of_unscaled_data_converge(tmp_path: Path) -> None:
+    X, y = income_table(1000)
+    X[:, :2] /= 10.0, 10_000.0
+    y += (X[:, 0] > 5) * (X[:, 1] > 5)
+    store = make_store(tmp_path, X, y)
+    _, report = sbm.train(store, tmp_path / "m.model", {"loss": "crammer_singer", "C": 100.0})
+    assert report["converged"]
+    assert report["solver"] == "newton"
+    assert report["switched_after"] == 3
+
+
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("loss", ["log_loss", "squared_hinge", "hinge"])
 def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
@@ -276,14 +300,15 @@ def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
-    ("loss", "ranks", "stop"), [("log_loss", 1, 15), ("log_loss", 2, 4), ("hinge", 1, 150)]
+    ("loss", "ranks", "stop"),
+    [("log_loss", 1, 15), ("log_loss", 2, 4), ("hinge", 1, 150), ("weston_watkins", 1, 60)],
 )
 def test_products_resume_to_the_same_bytes(
     loss: str, ranks: int, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sbm.programs.training.training.COMMIT_SECONDS", 0.0)
     monkeypatch.setattr("sbm.programs.training.training.COMMIT_SHARE", 0.0)
-    X, y = Case(loss, 2).rows(n=400, noise=2.0)
+    X, y = Case(loss, 3 if loss == "weston_watkins" else 2).rows(n=400, noise=2.0)
     store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
     settings = {"loss": loss, "C": 10.0, "checkpoint_every": 0, **FIRM}
 

@@ -248,6 +248,8 @@ class Work:
         Whether a visit of coordinate descent takes several evaluations of the loss.
     products : int
         Visits of all rows by a method without a matrix; 0 with a matrix.
+    joint : bool
+        Whether these visits, too, are of rows with the variables of all classes.
     """
 
     rows: int
@@ -259,6 +261,7 @@ class Work:
     listed: bool = False
     iterates: bool = False
     products: int = 0
+    joint: bool = False
 
     @property
     def _each(self) -> float:
@@ -275,6 +278,8 @@ class Work:
         each, weights = self._each, self.weights
         pairs = 0.3 * weights**2 / 2 if each > 0.3 * weights else each**2 / 2
         read, factor = 100 + 6 * each, 0.5 * weights**3
+        if self.joint:
+            return self.dual(NEWTON_PASSES, self.products * self.rows / NEWTON_PASSES)
         if self.products:
             visits = self.problems * self.products
             return visits * (self.rows + 4 * self.nnz) + NEWTON_PASSES * PASS_TIME

@@ -52,7 +52,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 _MANY_CLASSES = ("multiclass", "one-vs-rest")
-_WITH_NEWTON = ("logistic", "svc", "svr")
+_WITH_NEWTON = ("logistic", "svc", "svr", "multiclass")
 # Other settings that use the same kernel with other types.
 _MORE = {
     "svr": [{"loss": "squared_error", "task": "classification"}],

@@ -28,6 +28,7 @@ from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
@@ -131,6 +132,10 @@ def tune(
     require_whole(blocks)
     path = place_of(model, blocks)
     refuse_newton(settings)
+    if settings.solver == "newton" and LOSSES[settings.loss].joint:
+        raise SettingsError(
+            f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
+        )
     # Screening does not pay with few passes.
     few_passes = replace(_with_solver(settings, blocks, folds * len(values)), screen=False)
     validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)

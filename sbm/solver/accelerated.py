@@ -12,18 +12,20 @@ variables of the problem itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Dense
+from sbm.alphas import Alphas, Dense, Lists, cut, join, no_alphas
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import Given, Newton
-from sbm.solver.problem import Problem, Rounds, mean_square, room_for_order
+from sbm.solver.problem import Rounds, mean_square, room_for_order
 from sbm.solver.step import INNER_TOL, chunk_of
 from sbm.solver.sums import slices_of
+from sbm.solver.variables import ListPool
 
 __all__ = ["Accelerated"]
 
@@ -31,6 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 _EASY = 100.0  # mean C |x|² with which a few rounds are enough
 _STEPS = 5  # of a pass
+_VISITS = 1_000_000  # between two pauses
 # Rounds of a step, and their growth from pass to pass: errors of the steps add up.
 _ROUNDS, _GROWTH = 10.0, 1.25
 
@@ -38,17 +41,33 @@ _ROUNDS, _GROWTH = 10.0, 1.25
 class _Visits:
     """Rounds over rows that are visited together."""
 
-    def __init__(self, rows: Rows, alpha: Floats, random: npt.NDArray[np.uint64]) -> None:
+    def __init__(self, rows: Rows, alpha: Alphas, random: npt.NDArray[np.uint64], K: int) -> None:
         n, chunk = len(rows), chunk_of(rows.lengths)
-        self.rows, self.alpha = rows, alpha
+        self.rows, self.variables = rows, _variables(alpha, K)
         self.home, self.score = np.zeros(n, np.int32), np.empty(n, np.float32)
         self.rest = np.zeros(n, np.uint8)
         order = np.empty(room_for_order(n, chunk), np.int32)
         self.how = Rounds(0, 1, chunk, INNER_TOL, random, np.empty(n, np.int32), order)
 
-    def run(self, problem: Problem, W: Floats) -> None:
-        """Do a round."""
-        problem.visit(self.rows, self.alpha, W, self.home, self.score, self.rest, self.how)
+    def run(self, problem: Any, W: Floats, rounds: int) -> None:
+        """Do some rounds."""
+        how = replace(self.how, rounds=rounds)
+        problem.visit(self.rows, self.variables, W, self.home, self.score, self.rest, how)
+
+    def alpha(self) -> Alphas:
+        """Return the variables."""
+        found = self.variables
+        return found.copy(len(self.rows)) if isinstance(found, ListPool) else Dense(found)
+
+
+def _variables(alpha: Alphas, n_outputs: int) -> Floats | ListPool:
+    """Return variables as `visit` changes them."""
+    if isinstance(alpha, Dense):
+        return alpha.values
+    pool = ListPool(len(alpha), 0, n_outputs, 1, n_outputs)
+    pool.fill(alpha)
+    pool.held[0] = len(alpha.values)
+    return pool
 
 
 class Accelerated(Newton):
@@ -67,7 +86,7 @@ class Accelerated(Newton):
         super().__init__(given)
         self._pause = pause
         self._rows: dict[int, Rows] = {}
-        self._alphas: dict[int, Floats] = {}  # by block
+        self._alphas: dict[int, Alphas] = {}  # by block
         self._random = np.array([1], np.uint64)  # state of the kernels' generator
         self.kappa, self.momentum, self.rounds = 0.0, -1, _ROUNDS
         self.centre, self.before = np.zeros_like(self.W), np.zeros_like(self.W)
@@ -80,18 +99,18 @@ class Accelerated(Newton):
         super().start_pass()
         self._rows = {}
 
-    def add(self, block: int, rows: Rows) -> list[Floats]:
+    def add(self, block: int, rows: Rows) -> list[Alphas]:
         """Add the rows of a block; return their alphas by slice."""
         self._rows[block] = rows
-        alpha = self._alphas.setdefault(block, np.zeros(len(rows)))
+        alpha = self._alphas.setdefault(block, no_alphas(len(rows), self.problem.listed))
 
-        def work(k: int) -> tuple[Floats, Floats]:
-            part, mine = parts[k], (1.0 + self.kappa) * pieces[k]
-            self.problem.make_feasible(part, Dense(mine))  # rounding
+        def work(k: int) -> tuple[Alphas, Floats]:
+            part, mine = parts[k], pieces[k].times(1.0 + self.kappa)
+            self.problem.make_feasible(part, mine)  # rounding
             return mine, self.certify_slice(k, part, mine)
 
         parts = slices_of(rows)
-        pieces = np.split(alpha, np.cumsum([len(part) for part in parts])[:-1])
+        pieces = cut(alpha, [len(part) for part in parts])
         found = list(self.sums.spread(work, range(len(parts))))
         self._certifier.sums += [sums for _, sums in found]
         return [mine for mine, _ in found]
@@ -100,24 +119,31 @@ class Accelerated(Newton):
         """Set `W` for the next pass; return whether there is progress to be made."""
         if self.momentum < 0:
             self._start()
-        problem = self.with_costs(1.0 / (1.0 + self.kappa))
-        every = [_Visits(rows, self._alphas[k], self._random) for k, rows in self._rows.items()]
+        problem, n_outputs = self.problem.with_costs(1.0 / (1.0 + self.kappa)), self.W.shape[1]
+        every = [
+            _Visits(rows, self._alphas[k], self._random, n_outputs)
+            for k, rows in self._rows.items()
+        ]
+        # Rounds that follow each other without a pause leave out rows that are at rest.
+        n_rows = sum(len(one.rows) for one in every)
+        together = max(1, _VISITS // n_rows) if len(every) == 1 else 1
         self.visits = _STEPS * int(self.rounds)
         for _ in range(_STEPS):
             self._extrapolate()
             for one in every:
                 one.rest[:] = 0
-            for _ in range(int(self.rounds)):
+            for first in range(0, int(self.rounds), together):
                 for one in every:
-                    one.run(problem, self.W)
+                    one.run(problem, self.W, min(together, int(self.rounds) - first))
                 self._pause()
+        self._alphas = {k: one.alpha() for k, one in zip(self._rows, every, strict=True)}
         self.rounds *= _GROWTH
         return True
 
     def _start(self) -> None:
         """Choose κ; with all α at 0, W = θY."""
         sizes = [mean_square(one.starts, one.lengths, one.values) for one in self._rows.values()]
-        cost = max(self.problem.cost_positive, self.problem.cost_negative)
+        cost = self.problem.largest_cost
         self.kappa = max(0.0, cost * max(sizes) / _EASY - 1.0)
         self.momentum = 0
         self.centre[:] = self.W
@@ -147,7 +173,16 @@ class Accelerated(Newton):
         return {
             "newton_centre": self.centre, "newton_before": self.before,
             "newton_random": self._random,
-            "newton_alphas": np.concatenate([np.empty(0), *self._alphas.values()]),
+            **self._all_alphas(),
+        }  # fmt: skip
+
+    def _all_alphas(self) -> dict[str, npt.NDArray[Any]]:
+        every = join([no_alphas(0, self.problem.listed), *self._alphas.values()])
+        if isinstance(every, Dense):
+            return {"newton_alphas": every.values}
+        return {
+            "newton_offsets": every.offsets, "newton_outputs": every.outputs,
+            "newton_alphas": every.values,
         }  # fmt: skip
 
     def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -156,7 +191,10 @@ class Accelerated(Newton):
         self.rounds = float(record["rounds"])
         self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
         self._random[:] = arrays["newton_random"]
-        first = 0
-        for block, n in record["rows"]:
-            self._alphas[int(block)] = arrays["newton_alphas"][first : first + n].copy()
-            first += n
+        every: Alphas = Dense(arrays["newton_alphas"])
+        if self.problem.listed:
+            offsets, outputs = arrays["newton_offsets"], arrays["newton_outputs"]
+            every = Lists(offsets, outputs, arrays["newton_alphas"])
+        sizes = [n for _, n in record["rows"]]
+        for (block, _), alpha in zip(record["rows"], cut(every, sizes), strict=True):
+            self._alphas[int(block)] = alpha

@@ -29,12 +29,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Dense
+from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors
-from sbm.solver.problem import Problem, Spread, decide
+from sbm.solver.problem import MultiProblem, Problem, Spread, decide
 from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
 
 __all__ = [
@@ -155,8 +155,8 @@ class Given(NamedTuple):
 
     Attributes
     ----------
-    problem : Problem
-    W : ndarray, shape (n_weights, 1), float64
+    problem : Problem or MultiProblem
+    W : ndarray, shape (n_weights, n_outputs), float64
         The weights at which the next pass is; changed by `begin` and `move`.
     W_alpha : ndarray, like W
         Scratch; after `certificate`, Σ α s x.
@@ -166,7 +166,7 @@ class Given(NamedTuple):
         Connects the ranks; each adds its own blocks.
     """
 
-    problem: Problem
+    problem: Problem | MultiProblem
     W: Floats
     W_alpha: Floats
     spread: Spread
@@ -192,11 +192,11 @@ class Newton(ABC):
 
     def __init__(self, given: Given) -> None:
         problem, W, W_alpha, spread, comm = given
-        self.problem, self.W, self._W_alpha = problem, W, W_alpha
+        self.problem: Problem | MultiProblem = problem
+        self.W, self._W_alpha = W, W_alpha
         self.sums = Sums(len(W), problem.bias, spread, comm)
         self.base: Floats | None = None
         self.base_primal = _MOST
-        self.ridge = problem.ridge(len(W))
         self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
         self._certifier = Certifier(problem, W, W_alpha)
 
@@ -205,9 +205,9 @@ class Newton(ABC):
         self._certifier = Certifier(self.problem, self.W, self._W_alpha)
         self._shares[:] = 0.0
 
-    def certify_slice(self, k: int, rows: Rows, alpha: Floats) -> Floats:
+    def certify_slice(self, k: int, rows: Rows, alpha: Alphas) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
-        return self.problem.certify(rows, Dense(alpha), self.W, *self._shares[k])
+        return self.problem.certify(rows, alpha, self.W, *self._shares[k])
 
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
@@ -217,13 +217,6 @@ class Newton(ABC):
         self._certifier.add_up(self.sums.comm)
         # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
         return replace(self._certifier.finish(), drift=0.0)
-
-    def with_costs(self, factor: float) -> Problem:
-        """Return the problem with all costs times a factor."""
-        p = self.problem
-        return replace(
-            p, cost_positive=factor * p.cost_positive, cost_negative=factor * p.cost_negative
-        )
 
     @property
     @abstractmethod
@@ -252,7 +245,7 @@ class Newton(ABC):
         return [self.W]
 
     @abstractmethod
-    def add(self, block: int, rows: Rows) -> list[Floats]:
+    def add(self, block: int, rows: Rows) -> list[Alphas]:
         """Add the rows of a block; return their alphas by slice."""
 
     @abstractmethod
@@ -282,8 +275,11 @@ class SmoothNewton(Newton):
         Whether to find the length of each step with the rows added, which must stay in memory.
     """
 
+    problem: Problem
+
     def __init__(self, given: Given, searches: bool) -> None:
         super().__init__(given)
+        self.ridge = self.problem.ridge(len(self.W))
         self._searches = searches
         self._rows: list[list[Rows]] = []  # by slice
         self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(self.W)))
@@ -299,7 +295,7 @@ class SmoothNewton(Newton):
         return self.base is None and not self.W.any()
 
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
-        whole, self.problem, most = self.problem, self.with_costs(factor), 0.0
+        whole, self.problem, most = self.problem, self.problem.with_costs(factor), 0.0
         for _ in range(_SAMPLE_STEPS):
             self.start_pass()
             self.add(0, rows)
@@ -321,7 +317,7 @@ class SmoothNewton(Newton):
         self._rows = [[] for _ in range(SLICES)]
         self.curvature = 0.0
 
-    def add(self, block: int, rows: Rows) -> list[Floats]:
+    def add(self, block: int, rows: Rows) -> list[Alphas]:
         """Add the rows of a block; return their alphas by slice."""
 
         def work(k: int) -> tuple[Floats, Floats, float]:
@@ -339,11 +335,11 @@ class SmoothNewton(Newton):
                 alpha, slopes = respond(self.problem, part, before)
                 alpha += slopes * signs * (before - z)
                 self.problem.make_feasible(part, Dense(alpha))
-            return alpha, self.certify_slice(k, part, alpha), float(curvature.sum())
+            return alpha, self.certify_slice(k, part, Dense(alpha)), float(curvature.sum())
 
-        parts, alphas = slices_of(rows), []
+        parts, alphas = slices_of(rows), list[Alphas]()
         for alpha, sums, curvature in self.sums.spread(work, range(SLICES)):
-            alphas.append(alpha)
+            alphas.append(Dense(alpha))
             self.curvature += curvature
             self._certifier.sums.append(sums)
         return alphas
@@ -498,8 +494,11 @@ class HingeNewton(Newton):
         Rows near a kink, in this rank.
     """
 
+    problem: Problem
+
     def __init__(self, given: Given, capacity: int) -> None:
         super().__init__(given)
+        self.ridge = self.problem.ridge(len(self.W))
         self.capacity = capacity
         self.reach = _MOST  # distance from the kink up to which `alphas` has the rows
         self.limit = _MOST  # the same, of the rows being collected
@@ -522,7 +521,7 @@ class HingeNewton(Newton):
         return [self.W, self.G]
 
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
-        problem, parts = self.with_costs(factor), slices_of(rows)
+        problem, parts = self.problem.with_costs(factor), slices_of(rows)
         near = []
         for part in parts:
             c = problem.costs(part.y, part.weights).astype(np.float64)
@@ -546,17 +545,17 @@ class HingeNewton(Newton):
         self._steps[:] = 0.0
         self._fixed[:] = 0.0
 
-    def add(self, block: int, rows: Rows) -> list[Floats]:
+    def add(self, block: int, rows: Rows) -> list[Alphas]:
         """Add the rows of a block; return their alphas by slice."""
 
         def work(k: int) -> tuple[Floats, Floats, list[Near], float, _Crossed, Floats]:
             return self._add_slice(k, parts[k], self.alphas.get((block, k), np.empty(0)))
 
-        parts, alphas = slices_of(rows), []
+        parts, alphas = slices_of(rows), list[Alphas]()
         for k, (alpha, sums, near, constant, crossed, steps) in enumerate(
             self.sums.spread(work, range(SLICES))
         ):
-            alphas.append(alpha)
+            alphas.append(Dense(alpha))
             self._certifier.sums.append(sums)
             self._near[block, k] = join(near)
             self._constant += constant
@@ -607,7 +606,7 @@ class HingeNewton(Newton):
             fixed += side.s * linear
             constant += dot(linear, side.b)
         self.sums.add_rows(rows, fixed, self._fixed[k])
-        return total, self.certify_slice(k, rows, total), near, constant, crossed, steps
+        return total, self.certify_slice(k, rows, Dense(total)), near, constant, crossed, steps
 
     def _shrink(self, limit: float | None = None) -> None:
         """Lower the limit, so that three quarters of the capacity are used; drop other rows."""

@@ -208,6 +208,16 @@ class Problem(_Separable):
     n_outputs = 1
     listed = False
 
+    def with_costs(self, factor: float) -> Problem:
+        """Return the problem with all costs times a factor."""
+        positive, negative = factor * self.cost_positive, factor * self.cost_negative
+        return replace(self, cost_positive=positive, cost_negative=negative)
+
+    @property
+    def largest_cost(self) -> float:
+        """The largest cost of a row of weight 1."""
+        return max(self.cost_positive, self.cost_negative)
+
     def ridge(self, n_weights: int) -> Weights:
         """Return the factor of each weight in the penalty, shape (n_weights,): 1, or 0."""
         factors = np.ones(n_weights)
@@ -561,10 +571,20 @@ class MultiProblem(_Separable):
 
     listed = True
     classify = True
+    intercept = False
 
     def __post_init__(self) -> None:
         if not self.n_outputs:
             self.n_outputs = len(self.costs)
+
+    def with_costs(self, factor: float) -> MultiProblem:
+        """Return the problem with all costs times a factor."""
+        return replace(self, costs=factor * self.costs, cost_rest=factor * self.cost_rest)
+
+    @property
+    def largest_cost(self) -> float:
+        """The largest cost of a row of weight 1; twice that, as a step moves two classes."""
+        return 2.0 * float(self.costs.max())
 
     def groups(self, n_groups: int) -> list[MultiProblem]:
         """Divide one-vs-rest into problems with about equal numbers of classes."""
@@ -599,12 +619,28 @@ class MultiProblem(_Separable):
             As for `Problem.solve`, then the number of visits cut short because lists were full.
         """
         assert isinstance(work.alpha, ListPool)
-        n, rows, pool, stats = work.n, work.rows, work.alpha, np.zeros(6)
+        n = work.n
+        return self.visit(
+            work.rows, work.alpha, W, work.home[:n], work.score[:n], work.rest[:n], how
+        )
+
+    def visit(
+        self,
+        rows: Rows,
+        pool: ListPool,
+        W: Weights,
+        home: npt.NDArray[np.int32],
+        score: npt.NDArray[np.float32],
+        rest: npt.NDArray[np.uint8],
+        how: Rounds,
+    ) -> npt.NDArray[np.float64]:
+        """Do what `solve` does with rows that are in no working set."""
+        n, stats = len(rows), np.zeros(6)
         self._kernels.solve(
-            rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
+            rows.starts, rows.lengths, rows.y, rows.weights, home, rows.indices,
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
-            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
+            score, W, *self._numbers, self.bias, self.loss.squared, rest,
             *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
             np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),

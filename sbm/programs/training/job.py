@@ -240,9 +240,10 @@ class TrainingPlan:
         n = len(self.share.problems) + len(self.spare)
         if not self.spare and is_wide(self.settings, self.store, self.share.problems):
             if self.comm.size > 1 and not is_smooth(self.share.problems[0].loss):
+                many = "" if self.share.problems[0].loss.joint else " and so many features"
                 raise SettingsError(
-                    f"solver newton with loss {self.settings.loss} and so many features needs a "
-                    "single process; use solver dual"
+                    f"solver newton with loss {self.settings.loss}{many} needs a single process; "
+                    "use solver dual"
                 )
             missing = self.plan.missing(self.own, self.reserved)
             check_memory_of_products(self.settings, self.plan, missing)

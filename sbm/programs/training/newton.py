@@ -32,6 +32,7 @@ _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 _VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
+_LISTS_ROW, _VARIABLES = 120, 48  # bytes of its list, and for each variable, with copies
 # Visits of all rows, by conjugate gradients and by accelerated descent.
 _PRODUCTS, _VISITS = 100, {True: 300, False: 2000}  # of a squared loss, and of another
 _MOST_SHARE = 0.5  # of the memory, of the matrices
@@ -52,8 +53,19 @@ def first_solver(settings: Settings) -> str:
 def newton_refusal(settings: Settings) -> str:
     """Return what the second-order methods do not support of the settings; empty if nothing."""
     loss = LOSSES[settings.loss]
-    if loss.joint or loss.name == "one_class":
+    if loss.name == "one_class":
         return f"loss {loss.name}"
+    if loss.joint:
+        if settings.intercept:
+            return f"loss {loss.name}"
+        unsupported = {
+            "calibrate": settings.calibrate,
+            "class_blocks": settings.class_blocks is not None,
+            "a share of the rows to validate": isinstance(settings.validate, float),
+        }  # fmt: skip
+        for what, is_set in unsupported.items():
+            if is_set:
+                return f"loss {loss.name} with {what}"
     if settings.penalty != "l2":
         return f"penalty {settings.penalty}"
     return ""
@@ -64,7 +76,8 @@ def suits_newton(settings: Settings, store: BlockStore, processes: int = 1) -> b
     if newton_refusal(settings):
         return False
     suits = processes == 1 and not settings.calibrate
-    return suits or store.n_features <= MOST_FEATURES
+    joint = LOSSES[settings.loss].joint
+    return suits or (store.n_features <= MOST_FEATURES and not joint)
 
 
 def refuse_newton(settings: Settings) -> None:
@@ -91,6 +104,8 @@ def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem
     """Return whether a matrix of features x features would be too large, and is not needed."""
     if settings.solver != "newton" or isinstance(settings.validate, float):
         return False
+    if problems[0].loss.joint:
+        return True
     if not is_smooth(problems[0].loss):
         return store.n_features > MOST_FEATURES and not settings.intercept
     n_weights = store.n_features + (problems[0].bias > 0)
@@ -105,7 +120,9 @@ def newton_row_bytes(
     if settings.solver != "newton" or models > 1:
         return 0
     if is_wide(settings, store, problems):
-        return _VISIT_ROW + 8 * len(problems)
+        outputs = problems[0].n_outputs
+        lists = _LISTS_ROW + _VARIABLES * outputs if problems[0].listed else 0
+        return _VISIT_ROW + 8 * len(problems) + lists
     return _SEARCH_ROW if is_smooth(problems[0].loss) else 0
 
 
@@ -117,7 +134,7 @@ def bytes_of_matrices(
         return 0
     n_weights = store.n_features + (problems[0].bias > 0)
     if models == 1 and is_wide(settings, store, problems):
-        return product_bytes(n_weights, len(problems))
+        return product_bytes(n_weights, sum(problem.n_outputs for problem in problems))
     return hessian_bytes(n_weights, len(problems), is_smooth(problems[0].loss))
 
 
@@ -205,8 +222,17 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
     visits = _VISITS[first.loss.squared] if first.loss.rests else _PRODUCTS
-    visits *= store.n_features > MOST_FEATURES
+    visits *= first.loss.joint or store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
     return Work(
-        store.n_rows, store.nnz, weights, outputs, sample, near, first.listed, iterates, visits
+        store.n_rows,
+        store.nnz,
+        weights,
+        outputs,
+        sample,
+        near,
+        first.listed,
+        iterates,
+        visits,
+        joint=first.loss.joint,
     )

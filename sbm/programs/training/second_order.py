@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Dense
+from sbm.alphas import Alphas, join, no_alphas
 from sbm.engine.certificate import visit_all
 from sbm.engine.clock import clock
 from sbm.engine.engine import Engine
@@ -30,7 +30,7 @@ from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
-from sbm.solver.problem import Problem, squared_norm
+from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
 
 __all__ = ["NewtonPasses", "NewtonSteps"]
@@ -69,7 +69,7 @@ class NewtonSteps:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
-            assert isinstance(problem, Problem)
+            assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
             if is_wide and problem.loss.rests and not problem.intercept and engine.comm.size == 1:
                 self.methods.append(Accelerated(given, engine.pauses.after_look))
@@ -131,18 +131,19 @@ class NewtonSteps:
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._engine
-        alphas, size = [], piece_rows(engine.store)
+        alphas, size = list[Alphas](), piece_rows(engine.store)
         its_own = _its_rows(visit, learner, len(visit.rows))
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
         if self._is_stored:
-            stored = np.concatenate([*alphas, np.empty(0)])
+            listed = learner.solver.problem.listed
+            stored = join([no_alphas(0, listed), *alphas])
             if (mine := learner.its_own(visit.folds)) is not None:
-                every = np.zeros(len(visit.rows))
-                every[mine[: len(every)]] = stored
+                every = no_alphas(len(visit.rows), listed)
+                every.put(np.flatnonzero(mine[: len(every)]), stored)
                 stored = every
-            engine.run.store(engine.home(k, visit.block), Dense(stored))
+            engine.run.store(engine.home(k, visit.block), stored)
 
     def move(self, active: Sequence[Learner], found: Mapping[int, Certificate]) -> bool:
         """Choose the weights of the next pass; return whether there are any."""

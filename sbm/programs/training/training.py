@@ -248,8 +248,9 @@ class Training:
             self.engine.reader.bytes_read = self.state.bytes_read
             for name, value in self.state.seconds.items():
                 setattr(self.seconds, name, value)
-            for solver, column in zip(self.solvers, start.carried.columns, strict=True):
-                solver.W[:, 0] = column
+            columns = iter(start.carried.columns)
+            for solver in self.solvers:
+                solver.W.T[:] = list(itertools.islice(columns, solver.W.shape[1]))
             self.options.progress.note(
                 "switching to --solver newton, which is expected to be faster"
             )
