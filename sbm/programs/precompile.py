@@ -262,6 +262,8 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})
+            if solver == "newton":
+                settings = replace(settings, class_blocks=None)
             if WEIGHTED in command:
                 settings = replace(settings, weights=str(weights))
             path = Path(folder, f"{command}-{k}.model")
