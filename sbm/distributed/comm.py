@@ -132,6 +132,26 @@ class SerialComm:
         """See `Comm`."""
 
 
+class Replicas(SerialComm):
+    """Communication of rank 0 as if all ranks had the same content as this process.
+
+    Parameters
+    ----------
+    size : int
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def gather(self, numbers: Sequence[float]) -> Floats:
+        """See `Comm`."""
+        return np.tile(np.array(numbers, np.float64), (self.size, 1))
+
+    def share(self, content: Any) -> list[Any]:
+        """See `Comm`."""
+        return [json.loads(json.dumps(content)) for _ in range(self.size)]
+
+
 class MpiComm:
     """Communication over MPI, with a timeout.
 

@@ -32,12 +32,15 @@ from sbm.rows import Rows
 from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, Damping, OneClass, Rounds, mean_square, squared_norm
 
-__all__ = ["Combiner", "agree_on_unit", "shared_bytes"]
+__all__ = [
+    "BUCKETS", "DENSE", "FREQUENT", "MOST_LISTED", "Combiner", "agree_on_unit", "shared_bytes",
+    "sums_of",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
 SUMS, FULL_SUMS = 64, 2  # per round over a large working set
-LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
+LEAST_NNZ = 1024  # nonzeros of the largest rank between two sums
 FREQUENT = 4096  # number of frequent weights
 LEAST_SHARE = 0.5
 OUT = 255  # a row that is left alone until the last round, as in kernels/common.py
@@ -55,6 +58,12 @@ def shared_bytes(n_weights: int, outputs: int) -> int:
     """Return the bytes of a combiner, besides a copy of W."""
     listed = MOST_LISTED * (8 + 4) * 2 + MOST_LISTED * 4  # sent and received; the union
     return n_weights + listed + 3 * 8 * (FREQUENT * outputs + BUCKETS)
+
+
+def sums_of(nnz: int) -> tuple[int, int]:
+    """Return the sums of a round over so many nonzeros, and of how many one is of all weights."""
+    n = max(1, min(SUMS, nnz // LEAST_NNZ))
+    return n, -(-n // FULL_SUMS)
 
 
 class Combiner:
@@ -110,8 +119,7 @@ class Combiner:
             self._learn_frequencies(work.rows)
         np.copyto(self._base, self._W)
         nnz = int(self._comm.gather([work.rows.nnz]).max())
-        n_sums = max(1, min(SUMS, nnz // LEAST_NNZ))
-        every = -(-n_sums // FULL_SUMS)
+        n_sums, every = sums_of(nnz)
         total = since = np.zeros(0)
         rest = work.rest[: work.n]
         rest[rest == OUT] = 0
