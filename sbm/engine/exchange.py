@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from sbm.distributed.comm import PAIR_BYTES, SMALL
-from sbm.engine.sync import BUCKETS, DENSE, FREQUENT, MOST_LISTED, sums_of
+from sbm.engine.sync import BUCKETS, DENSE, MOST_LISTED, frequent_of, sums_of
 
 __all__ = ["LATENCY", "MORE_WORK", "RATE", "Exchange"]
 
@@ -56,7 +56,7 @@ class Exchange:
             Nonzeros of the rows that a rank updates in the round; infinity: all weights change.
         """
         (often, full), others = self.sums, self.ranks - 1
-        numbers = min(FREQUENT, self.weights) * self.outputs + BUCKETS
+        numbers = min(frequent_of(self.outputs), self.weights) * self.outputs + BUCKETS
         frequent = often * 8.0 * numbers * (others if numbers <= SMALL else 2 * others / self.ranks)
         return frequent + full * self._bytes_of_all(changed / full)
 

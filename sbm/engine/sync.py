@@ -33,7 +33,7 @@ from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, Damping, OneClass, Rounds, mean_square, squared_norm
 
 __all__ = [
-    "BUCKETS", "DENSE", "FREQUENT", "MOST_LISTED", "Combiner", "agree_on_unit", "shared_bytes",
+    "BUCKETS", "DENSE", "MOST_LISTED", "Combiner", "agree_on_unit", "frequent_of", "shared_bytes",
     "sums_of",
 ]  # fmt: skip
 
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 
 SUMS, FULL_SUMS = 64, 2  # per round over a large working set
 LEAST_NNZ = 1024  # nonzeros of the largest rank between two sums
-FREQUENT = 4096  # number of frequent weights
+FREQUENT = 4096  # weights that are added up more often
 LEAST_SHARE = 0.5
 OUT = 255  # a row that is left alone until the last round, as in kernels/common.py
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
@@ -57,13 +57,18 @@ MOST_LISTED = 1 << 19
 def shared_bytes(n_weights: int, outputs: int) -> int:
     """Return the bytes of a combiner, besides a copy of W."""
     listed = MOST_LISTED * (8 + 4) * 2 + MOST_LISTED * 4  # sent and received; the union
-    return n_weights + listed + 3 * 8 * (FREQUENT * outputs + BUCKETS)
+    return n_weights + listed + 3 * 8 * (frequent_of(outputs) * outputs + BUCKETS)
 
 
 def sums_of(nnz: int) -> tuple[int, int]:
     """Return the sums of a round over so many nonzeros, and of how many one is of all weights."""
     n = max(1, min(SUMS, nnz // LEAST_NNZ))
     return n, -(-n // FULL_SUMS)
+
+
+def frequent_of(outputs: int) -> int:
+    """Return how many features are frequent: they have `FREQUENT` weights in all."""
+    return max(1, FREQUENT // outputs)
 
 
 class Combiner:
@@ -173,7 +178,7 @@ class Combiner:
         if self._problem.bias > 0:
             column[-1] = column.max(initial=0.0) + 1.0
         np.clip(np.frexp(column)[1], 0, HALF - 1, out=self._code, casting="unsafe")
-        n = min(FREQUENT, len(column))
+        n = min(frequent_of(self._W.shape[1]), len(column))
         often = np.sort(np.argsort(-column, kind="stable")[:n])
         self._mark_frequent(often[column[often] > 0])
 

@@ -139,8 +139,8 @@ RESULTS = {
         "--mem 1GB -o OUT",
     ),
     "ranks": Result(
-        "processes that train one model over MPI: rounds, passes, bytes and updates to given gaps",
-        "bench ranks --reference REFERENCE -o OUT",
+        "processes that train one model over MPI: passes, visits, bytes sent and foreseen; time",
+        "bench ranks --reference REFERENCE --trigrams TRIGRAMS -o OUT",
     ),
     "report": Result(
         "gap, objective and test accuracy of four trainings, as `sbm report` draws them",
