@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+import scipy
+
 from scripts.bench import tools
 from scripts.bench.optima import write_text
 from scripts.bench.registry import Option, Registry, benchmark, one_of
@@ -238,9 +241,9 @@ def _reference(name: str) -> Callable[[argparse.Namespace, Path], None]:
 
 
 def _trigrams(args: argparse.Namespace, text: Path) -> None:
-    run_process(
-        script_command("data.trigrams", "-o", text, "--values", "tfidf", "--classes", "first")
-    )
+    folders = [Path(str(module.__file__)).parent for module in (numpy, scipy)]
+    words = ("-o", text, "--values", "tfidf", "--classes", "first")
+    run_process(script_command("data.trigrams", *folders, *words))
 
 
 # Texts by the word that stands for them in commands; the others must be given by --text.
