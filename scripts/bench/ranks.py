@@ -25,7 +25,7 @@ from scripts.bench.tools import (
 
 BENCHMARKS: Registry = {}
 BLOCKS = 16
-FEW, MOST = (1, 2, 4), (1, 2, 4, 8, 16)
+FEW, MANY, MOST = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TOL, TOL_OF_CLASSES = 1e-3, 1e-2
 MOST_PASSES = 1000
 PLAN_SECONDS = 1.0
@@ -172,15 +172,17 @@ def _problems(quick: bool) -> list[Problem]:
     if quick:
         few = FEW[:2]
         return [Problem("two", "hinge", 0.1, few), Problem("four", "crammer_singer", 0.1, few)]
-    both = (0.1, MOST), (1, MOST[:-1])
     return [
-        *(Problem("prep_small_binary", "hinge", C, n, 100_000) for C, n in both),
-        *(Problem("prep_small_binary", "hinge", C, n) for C, n in both),
-        *(Problem("prep_medium_binary", "hinge", C, FEW) for C in (0.1, 1)),
-        *(Problem("a9a", "hinge", C, n) for C, n in both),
-        *(Problem("trigrams", "hinge", C, n) for C, n in both),
-        Problem("news20", "crammer_singer", 0.1, FEW, tol=TOL_OF_CLASSES),
-        Problem("news20", "weston_watkins", 0.01, FEW, tol=TOL_OF_CLASSES),
+        Problem("prep_medium_binary", "hinge", 0.1, FEW),
+        Problem("prep_small_binary", "hinge", 0.1, MOST, 100_000),
+        Problem("prep_small_binary", "hinge", 1, MANY, 100_000),
+        *(Problem("a9a", "hinge", C, MANY) for C in (0.1, 1)),
+        Problem("news20", "crammer_singer", 0.1, FEW[:2], tol=TOL_OF_CLASSES),
+        Problem("news20", "weston_watkins", 0.01, FEW[:2], tol=TOL_OF_CLASSES),
+        *(Problem("trigrams", "hinge", C, FEW) for C in (0.1, 1)),
+        Problem("prep_small_binary", "hinge", 0.1, MANY),
+        Problem("prep_small_binary", "hinge", 1, FEW),
+        Problem("prep_medium_binary", "hinge", 1, FEW),
     ]  # fmt: skip
 
 
