@@ -216,6 +216,11 @@ RESULTS = {
         "torture --hostile 1200 --seed 0 --json OUT.json",
         is_timed=False,
     ),
+    "torture-ranks": Result(
+        "processes of one training, killed or stopped while they exchange messages",
+        "torture --ranks 120 --seed 0 --json OUT.json",
+        is_timed=False,
+    ),
     "torture-memory": Result(
         "commands at the smallest `--mem` that they accept, and extreme numbers in every problem",
         "torture --memory 100 --numbers 300 --seed 0 --json OUT.json",
