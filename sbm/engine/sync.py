@@ -244,15 +244,17 @@ class Combiner:
 
     def _list_changed(self, rows: Rows) -> int:
         """List the weights of updated rows, but frequent ones; return their number, or -1."""
-        updated, n, left = self._updated, 0, DENSE * len(self._W) / self._comm.size
+        updated, n = self._updated, 0
         self._updated = []
+        nnz = sum(int(rows.lengths[some].sum()) for some in updated)
+        if nnz > DENSE * len(self._W) / self._comm.size:
+            return -1
         for some in updated:
-            left -= int(rows.lengths[some].sum())
-            if left < 0 or n < 0:
-                return -1
             n = self._kernels.list_changed(
                 some, rows.starts, rows.lengths, rows.indices, self._code, HALF, self._listed, n
             )
+            if n < 0:
+                break
         return n
 
     def _exchange(self, sizes: npt.NDArray[np.int64], own: Floats) -> int:
