@@ -218,7 +218,7 @@ RESULTS = {
     ),
     "torture-ranks": Result(
         "processes of one training, killed or stopped while they exchange messages",
-        "torture --ranks 120 --seed 0 --json OUT.json",
+        "torture --ranks 100 --seed 0 --json OUT.json",
         is_timed=False,
     ),
     "torture-memory": Result(
