@@ -114,6 +114,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scaling": numbers.scaling,
     "remedies": numbers.remedies,
     "machines": numbers.machines,
+    "ranktimes": numbers.machine_times,
     "torture": numbers.torture,
     "claims": numbers.claims,
     "demo": numbers.demo,

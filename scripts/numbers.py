@@ -406,16 +406,29 @@ def remedies() -> str:
 
 
 def machines() -> str:
-    """Return passes and work of several processes with their rows in memory."""
-    rows, shown = [], ""
-    for one in result("ranks")["rows"]:
-        if one["parts"] == "auto":
-            title = one["problem"] if one["problem"] != shown else ""
-            shown = one["problem"]
-            numbers = [f"{one[k]:,}" for k in ("processes", "passes", "million visits")]
-            rows.append([title, *numbers, f"{one['work of the busiest']}", f"{one['MB sent']:,}"])
+    """Return passes, work and bytes of several processes with their rows in memory."""
+    found, rows, shown = result("ranks"), [], ""
+    for one in found["rows"]:
+        title = one["problem"] if one["problem"] != shown else ""
+        shown = one["problem"]
+        numbers = [f"{one[k]:,}" for k in ("processes", "passes", "million visits")]
+        bytes_sent = [f"{one['MB sent']:,}", f"{one['MB foreseen']:,} ({one['range']})"]
+        if one["processes"] == 1:
+            bytes_sent = ["", ""]
+        rows.append([title, *numbers, f"{one['work of the busiest']}", *bytes_sent])
     titles = ["data", "processes", "passes", "million visits, all processes",
-              "work of the busiest", "MB sent by each"]  # fmt: skip
+              "work of the busiest", "MB sent by each", "MB foreseen"]  # fmt: skip
+    return _table(titles, rows)
+
+
+def machine_times() -> str:
+    """Return the times of one process and of two."""
+    rows = [
+        [one["problem"], str(one["processes"]), f"{one['seconds']:.2f} s",
+         f"{one['seconds of solving']:.2f} s", f"{one['CPU seconds of the busiest']:.2f} s"]
+        for one in result("ranks")["tables"]["time"]
+    ]  # fmt: skip
+    titles = ["data", "processes", "training", "solving and sums", "CPU time of the busiest"]
     return _table(titles, rows)
 
 

@@ -193,6 +193,16 @@ def test_text_output_matches_json(run, here, line):
         assert report["test"] == strict(run("predict x.model test.svm --json")[1])
 
 
+def test_plan_shows_what_ranks_send(run, here):
+    code, out, _ = run("plan big.sbm --solver dual --launch 3 --seconds 0.1")
+    assert code == 0
+    assert re.search(
+        r"^ +ranks  3 processes; \d+ sums? a round, \d of all weights; each sends ", out, re.M
+    )
+    assert "ranks" not in run("plan big.sbm --seconds 0.1")[1]
+    assert run("plan big.sbm --launch 0")[0] == 2
+
+
 def test_plan_output_matches_json(run, here, monkeypatch):
     code, out, _ = run("plan big.sbm --seconds 0.1 --json")
     report = strict(out)

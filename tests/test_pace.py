@@ -103,3 +103,12 @@ def test_passes_left_follow_the_latest_gaps():
 )
 def test_more_passes_help_only_if_the_gap_falls(gaps, helps):
     assert is_falling(gaps, 1e-3) == helps
+
+
+@pytest.mark.parametrize(
+    ("gaps", "helps"),
+    [([], True), ([1.2, 1e-2], True), ([1.2, 1.3, 1.2], True), ([1.0] * 8 + [0.9], True),
+     ([1.0, 1e-12, *[2e-12] * 6], False), ([1.0] * 7, False)],
+)  # fmt: skip
+def test_gap_of_second_order_method_falls_late(gaps, helps):
+    assert is_falling(gaps, 1e-9, second_order=True) == helps

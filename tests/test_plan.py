@@ -4,16 +4,21 @@ import json
 import math
 import time
 
+import numpy as np
 import pytest
 from families import Case, make_store
 from hypothesis import given
 from hypothesis import strategies as st
 from test_memory_plan import store_of
+from threads import in_threads
 
 import sbm
+from sbm.engine import memory as memory_plan
+from sbm.engine.exchange import Exchange
 from sbm.engine.memory import Shape, plan_training
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs import plan as job
+from sbm.programs.train import train_ranks
 from sbm.store.blocks import BlockStore
 
 CASES = [
@@ -130,7 +135,7 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
     kept = sum(p.nnz for p in thin.parts) / store.nnz
     assert thin.cache_rows == math.ceil(kept * memory.cache_rows)
     assert thin.cache_nnz == math.ceil(kept * memory.cache_nnz)
-    sizes = [sum(p.nnz for p in m.parts) for m in job._thinned_plans(memory, store.nnz, first)]
+    sizes = [sum(p.nnz for p in m.parts) for m in job._thinned_plans(memory, first)]
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == store.nnz
 
@@ -143,6 +148,9 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
         ("3", {"class_blocks": 4, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),
         ("2", {}, {"seconds": 0}, SettingsError, "seconds is 0"),
+        ("2", {}, {"processes": 0}, SettingsError, "launch is 0"),
+        ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least --mem"),
+        ("2", {"penalty": "l1"}, {"processes": 2}, SettingsError, "single process"),
         ("s.0", {}, {}, StoreError, "shard"),
     ],
 )
@@ -151,3 +159,81 @@ def test_unplannable_settings_are_refused(stores, name, chosen, more, error, fac
         sbm.split([stores / "2.svm"], stores / "s.sbm", shards=2, blocks=4)
     with pytest.raises(error, match=facts):
         sbm.plan(stores / f"{name}.sbm", chosen, **more)
+
+
+# ------------------------------------------------------------------------------ several processes
+
+
+@pytest.fixture(scope="module")
+def wide_stores(tmp_path_factory):
+    """2,000 rows of 12 nonzeros, of 3,000 features whose frequency falls; two classes, and four."""
+    folder = tmp_path_factory.mktemp("w")
+    random = np.random.default_rng(0)
+    X = np.zeros((2000, 3000))
+    X[np.arange(2000)[:, None], (3000 * random.random((2000, 12)) ** 3).astype(int)] = 1
+    labels = {
+        "wide": X @ random.normal(size=3000) > 0,
+        "many": (X @ random.normal(size=(3000, 4))).argmax(1),
+    }
+    return {
+        name: make_store(folder, X, y.astype(float), name, blocks=6) for name, y in labels.items()
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("wide", {"C": 0.1}),
+        ("wide", {"C": 1.0, "loss": "squared_hinge"}),
+        ("wide", {"C": 0.1, "parts": "blocks"}),
+        ("many", {"C": 0.1, "loss": "weston_watkins"}),
+        ("many", {"C": 0.1, "loss": "crammer_singer", "parts": "blocks"}),
+    ],
+    ids=str,
+)
+def test_bytes_of_ranks_are_within_range(wide_stores, tmp_path, monkeypatch, name, chosen, size):
+    monkeypatch.setattr(memory_plan, "MOST_WHOLE", 10**9)
+    store, chosen = (
+        wide_stores[name],
+        {"mem": "400MB", "solver": "dual", "threads": 1, "parts": "auto", **chosen},
+    )
+    plan = sbm.plan(store, chosen, seconds=60, processes=size)
+    found = in_threads(size, lambda comm: train_ranks(comm, store, tmp_path / "m.model", chosen))
+    reports = [report for _, report in found]
+    sent = max(report["bytes_sent"] for report in reports)
+    assert plan["processes"] == size
+    assert plan["bytes_sent"][0] <= sent <= plan["bytes_sent"][2]
+    assert plan["bytes_sent"][0] <= plan["bytes_sent"][1] <= plan["bytes_sent"][2]
+    assert not plan["is_measured"]
+
+
+def test_ranks_divide_memory_and_classes(stores, wide_stores, monkeypatch):
+    monkeypatch.setattr(memory_plan, "MOST_WHOLE", 10**9)
+    wide_store = wide_stores["wide"]
+    alone, both = (
+        sbm.plan(wide_store, {"parts": "auto"}, processes=n, seconds=1e-9) for n in (1, 2)
+    )
+    assert alone["sums"] == [0, 0] < both["sums"]
+    assert alone["bytes_sent"] == [0.0] * 3
+    assert both["block_nnz"] < 0.6 * alone["block_nnz"]
+    assert both["memory"]["blocks"] < 0.6 * alone["memory"]["blocks"]
+    assert both["memory"]["weights"] > alone["memory"]["weights"]
+    with pytest.raises(MemoryPlanError) as refused:
+        sbm.plan(wide_store, {"mem": "100MB"}, processes=2, seconds=1e-9)
+    smallest = refused.value.least_bytes
+    assert sbm.plan(wide_store, {"mem": smallest}, processes=2, seconds=1e-9)["processes"] == 2
+    # One-vs-rest: each process trains classes of its own, and sends their weights at the end.
+    by_class = sbm.plan(stores / "3.sbm", {"solver": "dual"}, processes=3, seconds=1e-9)
+    assert by_class["sums"] == [0, 0]
+    assert by_class["bytes_sent"] == [8.0 * 6] * 3
+
+
+def test_more_ranks_are_foreseen_to_send_more():
+    small, large = (Exchange(n, 100_000, 1, 10_000_000 // n) for n in (2, 8))
+    sent = [small.bytes_sent(changed) for changed in (100, 50_000, math.inf)]
+    assert sent == sorted(set(sent))
+    assert sent[0] < large.bytes_sent(100)
+    assert small.sums == large.sums == (64, 2)
+    assert small.seconds(1.0, sent[0], 1e-5, 1e9) < small.seconds(2.0, sent[0], 1e-4, 1e8)

@@ -377,6 +377,16 @@ def test_damping_follows_agreement_by_frequency():
     assert damping[2] == 1.0
 
 
+def test_sums_of_a_round_follow_its_size():
+    assert sync.sums_of(0) == (1, 1)
+    assert sync.sums_of(5 * sync.LEAST_NNZ) == (5, 3)  # two are of all weights
+    assert sync.sums_of(10**9) == (sync.SUMS, sync.SUMS // sync.FULL_SUMS)
+    # There are as many frequent weights for any number of classes.
+    assert sync.frequent_of(1) == sync.FREQUENT
+    assert sync.frequent_of(20) * 20 <= sync.FREQUENT
+    assert sync.frequent_of(10**6) == 1
+
+
 @pytest.mark.parametrize(("gain", "cross", "size", "share"), [
     (3.0, 2.0, 4.0, 0.25), (9.0, 1.0, 4.0, 1.0), (3.0, 1.0, 4.0, 1.0), (1.0, 2.0, 4.0, 0.0),
     (0.0, 0.0, 0.0, 1.0),

@@ -320,10 +320,10 @@ def test_signal_writes_checkpoints_and_ends_all_ranks(store, model, signals):
 @pytest.mark.slow
 def test_each_process_keeps_to_its_memory(tmp_path, model, monkeypatch):
     monkeypatch.delenv("SBM_COMPILE_HERE", raising=False)  # what is measured must not compile
-    size = ["--features", "2000", "--nnz", "20", "--values", "real", "--rows", "650000"]
+    size = ["--features", "2000", "--nnz", "20", "--values", "real", "--rows", "800000"]
     load_script("data.synthetic").main(["-o", str(tmp_path / "big.svm"), *size])
     sbm.split([tmp_path / "big.svm"], tmp_path / "big.sbm", block_size="10MB", dtype="float64")
-    mem = 150_000_000
+    mem = 170_000_000
     assert sbm.info(tmp_path / "big.sbm")["memory_bytes"] > mem
     words = ("--mem", mem, "--max-passes", 2, "--checkpoint-every", 0)
     with begin(2, tmp_path / "big.sbm", model, None, *words) as process:

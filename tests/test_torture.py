@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import needs_mpi
 
 from scripts.torture import memory as torture_memory
+from scripts.torture import ranks as torture_ranks
 from scripts.torture.faults import run as run_faults
 from scripts.torture.faulty_files import Trouble
 from scripts.torture.flips import run as run_flips
@@ -133,6 +135,16 @@ def test_record_comes_after_its_state_and_alphas(points: Any) -> None:
         for kind, name in mine[before:commit]:
             if kind == "write" and name.startswith("alpha"):
                 assert last(mine[:commit], "write", name) < last(mine[:commit], "sync", name)
+
+
+@needs_mpi
+@pytest.mark.process
+@pytest.mark.slow
+def test_killed_and_hanging_ranks_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torture_ranks, "TRAININGS", torture_ranks.TRAININGS[:1])
+    tally = torture_ranks.run(torture_ranks.HANGING, 0, tmp_path, ignore)
+    assert tally.failures == []
+    assert tally.figures["by signal"] == {"SIGKILL": torture_ranks.HANGING - 1, "SIGSTOP": 1}
 
 
 # ------------------------------------------------------------------------------ peaks of memory

@@ -496,19 +496,27 @@ def tune(
     "--seconds", type=float, default=5.0, metavar="S",
     help="Measurement time; longer gives better estimates.  [default: 5]",
 )  # fmt: skip
+@click.option(
+    "--launch", type=int, default=1, metavar="N",
+    help="Estimate for N processes, each with a core and a disk of its own.  [default: 1]",
+)  # fmt: skip
 @shared
 def plan(
-    terminal: Terminal, store: Path | None, seconds: float, config: Path | None, **options: Any
-) -> None:
+    terminal: Terminal, store: Path | None, seconds: float, launch: int, config: Path | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Estimate memory, passes and time of a training.
 
     Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
-    the settings of the training. Estimates are shown with a range.
+    the settings of the training. Estimates are shown with a range. With --launch, memory is that of
+    each process, and the cost of their sums is estimated from counts; the least is for one machine,
+    the most for a network of 1 Gbit/s.
     """
     from sbm.programs.plan import plan as job
 
     settings = read_settings(config, options)
-    terminal.answer(job(store, settings, seconds=seconds, progress=terminal), show.plan)
+    report = job(store, settings, seconds=seconds, processes=launch, progress=terminal)
+    terminal.answer(report, show.plan)
 
 
 @cli.command(cls=Command, example="sbm info big.sbm")

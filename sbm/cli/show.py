@@ -1,7 +1,7 @@
 """Turn the reports of programs into lines of text, one function per program."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbm.settings import Settings
@@ -324,10 +324,22 @@ def plan(report: Report) -> Lines:
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
         "solver": _solver(report),
         "passes": passes,
+        "ranks": _ranks(report),
         "total": _in_time(report["seconds"]) + _turns(report),
     }.items():
+        if name == "ranks" and report["processes"] == 1:
+            continue
         if report["solver"] is not None or name not in ("cache", "solver"):  # of sparse models
             yield f"{name:>8}  {text}"
+
+
+def _ranks(report: Report) -> str:
+    """Return what several processes send to each other."""
+    often, full = report.get("sums", (0, 0))
+    sizes = [format_size(round(size)) for size in report.get("bytes_sent", ())]
+    sums = f"{count(often, 'sum')} a round, {full:,} of all weights; " if often else ""
+    sent = _with_range(sizes, "{}")
+    return f"{count(report['processes'], 'process')}; {sums}each sends {sent}"
 
 
 def _turns(report: Report) -> str:
@@ -342,7 +354,7 @@ def _solver(report: Report) -> str:
     return f"dual for {count(report['switched_after'], 'pass')}, then {report['solver']}"
 
 
-def _with_range(figures: list[float], form: str) -> str:
+def _with_range(figures: Sequence[Any], form: str) -> str:
     """Format an estimate and its range."""
     least, likely, most = (form.format(figure) for figure in figures)
     return f"about {likely} ({least} to {most})"

@@ -132,6 +132,26 @@ class SerialComm:
         """See `Comm`."""
 
 
+class Replicas(SerialComm):
+    """Communication of rank 0 as if all ranks had the same content as this process.
+
+    Parameters
+    ----------
+    size : int
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def gather(self, numbers: Sequence[float]) -> Floats:
+        """See `Comm`."""
+        return np.tile(np.array(numbers, np.float64), (self.size, 1))
+
+    def share(self, content: Any) -> list[Any]:
+        """See `Comm`."""
+        return [json.loads(json.dumps(content)) for _ in range(self.size)]
+
+
 class MpiComm:
     """Communication over MPI, with a timeout.
 
@@ -171,7 +191,7 @@ class MpiComm:
         if len(flat) <= SMALL:
             flat[:] = 0.0 + np.add.reduce(self._gather(flat), axis=0)
             return
-        counts = self._gather(np.array([np.count_nonzero(part) for part in parts], np.int64))
+        counts = self._gather(np.array([np.count_nonzero(part != 0.0) for part in parts], np.int64))
         for part, n_nonzero in zip(parts, counts.sum(axis=0), strict=True):
             self._add_up_slice(part, int(n_nonzero))
 
@@ -181,7 +201,7 @@ class MpiComm:
         own = part[ends[self.rank] : ends[self.rank + 1]]
         if self._is_sparse(n_nonzero, self.size * len(part)):
             total = self._collect_pairs(part, ends)
-            sizes = self._gather(np.array([np.count_nonzero(total)], np.int64))[:, 0]
+            sizes = self._gather(np.array([np.count_nonzero(total != 0.0)], np.int64))[:, 0]
             if self._is_sparse(int(sizes.sum()), len(part)):
                 self._spread_pairs(total, part, ends, sizes)
                 return
@@ -208,7 +228,7 @@ class MpiComm:
 
     def _collect_pairs(self, part: Floats, ends: npt.NDArray[np.int64]) -> Floats:
         """Return the sum of this rank's range; indices and values are sent."""
-        places = np.flatnonzero(part)
+        places = np.flatnonzero(part != 0.0)  # several times as fast as for numbers
         cuts = np.searchsorted(places, ends)
         widths = np.diff(cuts)
         values = part[places]
@@ -222,7 +242,7 @@ class MpiComm:
         self._send_parts(values, cuts, numbers, bounds)
         total = np.zeros(ends[self.rank + 1] - ends[self.rank])
         for begin, end in itertools.pairwise(bounds):  # in the order of the ranks
-            total[got[begin:end]] += numbers[begin:end]
+            np.add.at(total, got[begin:end], numbers[begin:end])
         return total
 
     def _send_parts(
@@ -250,7 +270,7 @@ class MpiComm:
         self, total: Floats, part: Floats, ends: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> None:
         """Give all ranks the sums of all ranges; indices and values are sent."""
-        places = np.flatnonzero(total)
+        places = np.flatnonzero(total != 0.0)
         begins = np.cumsum(sizes) - sizes
         got, numbers = np.empty(sizes.sum(), np.int32), np.empty(sizes.sum())
         for mine, received in ((places.astype(np.int32), got), (total[places], numbers)):

@@ -43,17 +43,21 @@ def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
     engine.progress.finish()
 
 
-def certify(engine: Engine, change: Change | None = None) -> tuple[Certificate, Found]:
+def certify(
+    engine: Engine, change: Change | None = None, within: float = 0.0
+) -> tuple[Certificate, Found]:
     """Certify the active learners as one model.
 
-    If the running weights have drifted too far from the alphas (extreme values), they are replaced
-    by weights computed from the alphas and certified again.
+    If the weights are too far from those of the alphas (extreme values, or weights that Newton's
+    method found), they are replaced by weights computed from the alphas and certified again.
 
     Parameters
     ----------
     engine : Engine
     change : callable, optional
         See `certify_each`.
+    within : float
+        Relative gap that is small enough to keep the weights as they are.
 
     Returns
     -------
@@ -63,7 +67,7 @@ def certify(engine: Engine, change: Change | None = None) -> tuple[Certificate, 
     """
     found = certify_each(engine, change=change)
     certificate = Certificate.total([one for one, _ in found.values()])
-    if certificate.drift > MOST_DRIFT:
+    if certificate.drift > MOST_DRIFT and certificate.relative_gap > within:
         replace_weights(engine, found)
         found = certify_each(engine)
         certificate = Certificate.total([one for one, _ in found.values()])

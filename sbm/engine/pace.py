@@ -215,8 +215,14 @@ def _slope(gaps: Sequence[float]) -> float | None:
     return float(np.polyfit(range(len(late)), np.log(late), 1)[0])
 
 
-def is_falling(gaps: Sequence[float], tol: float) -> bool:
-    """Return whether at most as many passes as so far are expected to reach the tolerance."""
+def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) -> bool:
+    """Return whether at most as many passes as so far are expected to reach the tolerance.
+
+    The gaps of a second-order method may fall late, and then fast: for it, return whether one of
+    the last gaps is the smallest.
+    """
+    if second_order:
+        return min(gaps[-LATE:], default=0.0) < min(gaps[:-LATE], default=math.inf)
     left, slope = passes_left(gaps, tol), _slope(gaps)
     if left is None or slope is None:
         return True

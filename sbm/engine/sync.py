@@ -32,13 +32,16 @@ from sbm.rows import Rows
 from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, Damping, OneClass, Rounds, mean_square, squared_norm
 
-__all__ = ["Combiner", "agree_on_unit", "shared_bytes"]
+__all__ = [
+    "BUCKETS", "DENSE", "MOST_LISTED", "Combiner", "agree_on_unit", "frequent_of", "shared_bytes",
+    "sums_of",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
 SUMS, FULL_SUMS = 64, 2  # per round over a large working set
-LEAST_NNZ = 4096  # nonzeros of the largest rank between two sums
-FREQUENT = 4096  # number of frequent weights
+LEAST_NNZ = 1024  # nonzeros of the largest rank between two sums
+FREQUENT = 4096  # weights that are added up more often
 LEAST_SHARE = 0.5
 OUT = 255  # a row that is left alone until the last round, as in kernels/common.py
 RATE, SPARE = 0.3, 1.05  # of the moving averages; safety factor on σ
@@ -54,7 +57,18 @@ MOST_LISTED = 1 << 19
 def shared_bytes(n_weights: int, outputs: int) -> int:
     """Return the bytes of a combiner, besides a copy of W."""
     listed = MOST_LISTED * (8 + 4) * 2 + MOST_LISTED * 4  # sent and received; the union
-    return n_weights + listed + 3 * 8 * (FREQUENT * outputs + BUCKETS)
+    return n_weights + listed + 3 * 8 * (frequent_of(outputs) * outputs + BUCKETS)
+
+
+def sums_of(nnz: int) -> tuple[int, int]:
+    """Return the sums of a round over so many nonzeros, and of how many one is of all weights."""
+    n = max(1, min(SUMS, nnz // LEAST_NNZ))
+    return n, -(-n // FULL_SUMS)
+
+
+def frequent_of(outputs: int) -> int:
+    """Return how many features are frequent: they have `FREQUENT` weights in all."""
+    return max(1, FREQUENT // outputs)
 
 
 class Combiner:
@@ -110,8 +124,7 @@ class Combiner:
             self._learn_frequencies(work.rows)
         np.copyto(self._base, self._W)
         nnz = int(self._comm.gather([work.rows.nnz]).max())
-        n_sums = max(1, min(SUMS, nnz // LEAST_NNZ))
-        every = -(-n_sums // FULL_SUMS)
+        n_sums, every = sums_of(nnz)
         total = since = np.zeros(0)
         rest = work.rest[: work.n]
         rest[rest == OUT] = 0
@@ -165,7 +178,7 @@ class Combiner:
         if self._problem.bias > 0:
             column[-1] = column.max(initial=0.0) + 1.0
         np.clip(np.frexp(column)[1], 0, HALF - 1, out=self._code, casting="unsafe")
-        n = min(FREQUENT, len(column))
+        n = min(frequent_of(self._W.shape[1]), len(column))
         often = np.sort(np.argsort(-column, kind="stable")[:n])
         self._mark_frequent(often[column[often] > 0])
 
@@ -231,15 +244,17 @@ class Combiner:
 
     def _list_changed(self, rows: Rows) -> int:
         """List the weights of updated rows, but frequent ones; return their number, or -1."""
-        updated, n, left = self._updated, 0, DENSE * len(self._W) / self._comm.size
+        updated, n = self._updated, 0
         self._updated = []
+        nnz = sum(int(rows.lengths[some].sum()) for some in updated)
+        if nnz > DENSE * len(self._W) / self._comm.size:
+            return -1
         for some in updated:
-            left -= int(rows.lengths[some].sum())
-            if left < 0 or n < 0:
-                return -1
             n = self._kernels.list_changed(
                 some, rows.starts, rows.lengths, rows.indices, self._code, HALF, self._listed, n
             )
+            if n < 0:
+                break
         return n
 
     def _exchange(self, sizes: npt.NDArray[np.int64], own: Floats) -> int:

@@ -15,15 +15,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sbm.distributed.comm import Replicas
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.clock import clock
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, Pauses, y_dtype
+from sbm.engine.exchange import LATENCY, MORE_WORK, RATE, Exchange
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Group
 from sbm.engine.machine import free_bytes, return_freed_memory
-from sbm.engine.memory import MemoryPlan, Part
-from sbm.engine.pace import LEAST_PASSES, NEWTON_PASSES, Work, choose_rounds, passes_left
+from sbm.engine.memory import MemoryPlan, Part, Shape
+from sbm.engine.pace import (
+    LEAST_PASSES,
+    NEWTON_PASSES,
+    RANK_ROUNDS,
+    Work,
+    choose_rounds,
+    passes_left,
+)  # fmt: skip
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
@@ -39,7 +48,7 @@ from sbm.programs.training.newton import (
     suits_newton,
     work_of,
 )  # fmt: skip
-from sbm.programs.training.ranks import only
+from sbm.programs.training.ranks import WorkShare, deal_parts, only
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import find_store, fits_newton, open_run, plan_of, shape_of
 from sbm.programs.training.turns import divide_classes
@@ -56,6 +65,7 @@ READ_SECONDS = 0.3  # time to measure the disk
 # Factors between the estimate and its bounds: speed of a busy machine, and number of passes.
 SPEED_RANGE = 1.3
 PASSES_RANGE = 1.4
+FEWER = 0.3  # least share of the estimated rows of a round and of their changed weights
 UNKNOWN_PASSES = 4.0  # least estimate if there was no time for two passes
 UNFINISHED_RANGE = 6.0  # upper factor of passes if no trial converged
 START_SECONDS = 0.3  # to start Python and write the model
@@ -76,6 +86,11 @@ class Trial:
     loaded_nnz: float  # nonzeros read and decoded
     is_done: bool  # whether the certified gap reached the tolerance
     visits_a_pass: float = 1.0  # visits per row and pass
+    rounds_a_pass: float = 1.0
+    awake: float = 1.0  # share of the rows that are not at rest when their block is solved
+    # nonzeros of the rows that are visited and updated in a round
+    visited_nnz: float = 0.0
+    changed_nnz: float = 0.0
 
 
 def plan(
@@ -83,11 +98,13 @@ def plan(
     settings: Settings | Mapping[str, Any] | None = None,
     *,
     seconds: float = 5.0,
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Estimate memory, passes and time of a training from trials of a few seconds.
 
-    Only a temporary folder is written, and removed at the end.
+    Only a temporary folder is written, and removed at the end. The trials run in this process. For
+    several, the work is divided and the cost of their sums is added, from counts.
 
     Parameters
     ----------
@@ -97,6 +114,8 @@ def plan(
         Settings of the training. `warm_start` is ignored.
     seconds : float
         Time for trials; longer gives better estimates.
+    processes : int
+        Number of processes that train together over MPI, each with a core of its own.
     progress : Progress, optional
         Receives the number of trials.
 
@@ -105,14 +124,16 @@ def plan(
     dict
         ``store``, ``rows``, ``features``, ``nnz``; ``mem`` and ``memory`` (planned bytes by
         purpose, and ``total``); ``blocks``, ``decoded_blocks`` (those that stay decoded in memory),
-        ``decoded_bytes``, ``bytes_read_again`` (by each pass after the first), ``block_rows`` and
-        ``block_nnz`` (of the largest),
-        ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
+        ``decoded_bytes`` (memory, blocks and bytes read are those of one process),
+        ``bytes_read_again`` (by each pass after the first), ``block_rows`` and ``block_nnz`` (of
+        the largest), ``cache_rows``, ``cache_nnz``; ``bytes_a_pass``; ``disk_bytes_per_second``,
         ``decode_nnz_per_second``, ``solve_nnz_per_second``; ``seconds_a_pass``, ``passes`` and
         ``seconds`` (each a list: least, likely, most), ``turns`` (in how many the classes are
         trained; all but ``seconds`` is of one), ``solver`` (the last one; None for sparse models),
         ``switched_after`` (passes of the dual solver, or None), ``max_passes``, ``is_measured``
-        (whether a trial was the whole training) and ``trials``.
+        (whether a trial was the whole training) and ``trials``. Also ``processes``, and for several
+        ``bytes_sent`` by each (a list as above) and ``sums`` (of a round: of frequent weights, and
+        of all weights; 0 if nothing is added up).
 
     Raises
     ------
@@ -126,45 +147,59 @@ def plan(
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
+    if processes < 1:
+        raise SettingsError(f"launch is {processes}; it must be at least 1")
     is_sparse = settings.penalty != "l2"
     if is_sparse:
-        refuse_for_sparse(settings, 1)
+        refuse_for_sparse(settings, processes)
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     blocks.scaling = settings.scale
     refuse_newton(settings)
     dual, newton = settings.for_dual(), replace(settings, solver="newton")
-    turns = divide_classes(dual, blocks)
-    problems = only(make_problems(dual, blocks), turns[0])
-    memory = plan_of(dual, blocks, shape_of(dual, blocks, problems), None, progress)
+    comm = Replicas(processes)
+    turns = divide_classes(dual, blocks) if processes == 1 else []
+    share = WorkShare.of(comm, dual, blocks)
+    problems = only(make_problems(dual, blocks), turns[0]) if turns else share.problems
+    n = share.adding.size
+    memory = plan_of(dual, blocks, _shape_of(dual, blocks, problems, share), None, progress)
     prepare(kernels_of(dual, problems), blocks.value_type, progress)
     scale_features(blocks, progress)
+    own = max(deal_parts(share.adding, blocks, memory), key=len)
     with blocks.in_use():
         chunks = [chunk for part in memory.parts for chunk in part.chunks]
         disk = blocks.read_cold(chunks, READ_SECONDS)
-        trials = _trials(blocks, dual, problems, memory, seconds, progress)
+        trials = _trials(blocks, dual, problems, memory, seconds, progress, n)
         size = sum(chunk.size for chunk in chunks)
+    again = n * _bytes_again(memory, own)
+    found = _forecast(trials, blocks.nnz, size, again, disk, settings)
     if is_sparse:
-        described = _described(blocks, settings, memory)
-        again = described["bytes_read_again"]
-        found = _forecast(trials, blocks.nnz, size, again, disk, settings)
-        return described | found | {"solver": None, "switched_after": None}
+        described = _described(blocks, settings, memory, own)
+        return described | found | {"solver": None, "switched_after": None, "processes": 1}
     others, is_first = [], settings.solver == "newton" or settings.intercept
-    if is_first or suits_newton(newton, blocks):
-        others = only(make_problems(newton, blocks), turns[0])
+    if is_first or suits_newton(newton, blocks, processes):
+        others = only(make_problems(newton, blocks), turns[0]) if turns else share.problems
     may_switch = settings.solver == "auto" and bool(others) and fits_newton(newton, blocks, others)
     is_first = is_first or (may_switch and starts_with_newton(settings, blocks))
     if is_first:
-        shape = shape_of(newton, blocks, others)
+        shape = _shape_of(newton, blocks, others, share)
         memory = plan_of(newton, blocks, shape, None, progress)
-    described = _described(blocks, settings, memory)
-    again = described["bytes_read_again"]
-    found = _forecast(trials, blocks.nnz, size, again, disk, settings)
-    found["turns"] = len(turns)
+        own = max(deal_parts(share.adding, blocks, memory), key=len)
     passes, work = _likely_passes(trials, blocks.nnz), work_of(blocks, problems)
     found |= _foresee(found, trials[-1], passes, work, is_first, may_switch)
-    return described | found | {"seconds": [len(turns) * time for time in found["seconds"]]}
+    found |= _divide(found, trials[-1], memory, own, work, share)
+    found |= {"turns": max(1, len(turns)), "processes": processes}
+    found["seconds"] = [found["turns"] * time for time in found["seconds"]]
+    return _described(blocks, settings, memory, own) | found
+
+
+def _shape_of(
+    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], share: WorkShare
+) -> Shape:
+    """Return the shape for the memory plan of the process that needs the most memory."""
+    shape = shape_of(settings, store, problems, processes=share.adding.size)
+    return replace(shape, more_bytes=shape.more_bytes + share.collected_bytes(shape.n_weights))
 
 
 def _passes_in_all(gaps: Sequence[float], tol: float, done: float) -> float:
@@ -183,18 +218,24 @@ def _trials(
     memory: MemoryPlan,
     seconds: float,
     progress: Progress,
+    ranks: int,
 ) -> list[Trial]:
-    """Train on growing samples, while the next trial is likely to finish in time."""
+    """Train on growing samples, while the next trial is likely to finish in time.
+
+    If each rank keeps its rows in memory, the largest sample is the rows of one rank.
+    """
     begin = clock()
     outputs = sum(problem.n_outputs for problem in problems)
     trials: list[Trial] = []
+    if memory.is_whole:
+        memory = replace(memory, parts=[max(memory.parts, key=lambda part: part.nnz)])
     staying = memory.staying(range(len(memory.parts)))
     attempt = _try if settings.penalty == "l2" else _try_sparse
     progress.start("measuring", None, "trials")
-    for some in _thinned_plans(memory, store.nnz, FIRST_NNZ // outputs):
+    for some in _thinned_plans(memory, FIRST_NNZ // outputs):
         began = clock()
         left = seconds - (began - begin)
-        trials.append(attempt(store, settings, problems, some, staying, left))
+        trials.append(attempt(store, settings, problems, some, staying, left, ranks))
         progress.advance(len(trials))
         now = clock()
         if GROWTH * (now - began) > seconds - (now - begin):
@@ -203,9 +244,10 @@ def _trials(
     return trials
 
 
-def _thinned_plans(memory: MemoryPlan, nnz: int, first: int) -> Iterator[MemoryPlan]:
-    """Yield plans for growing samples; the last one covers all nonzeros."""
+def _thinned_plans(memory: MemoryPlan, first: int) -> Iterator[MemoryPlan]:
+    """Yield plans for growing samples; the last one is the plan itself."""
     before = wanted = 0
+    nnz = sum(part.nnz for part in memory.parts)
     while before < nnz:
         wanted = max(first, GROWTH * wanted)
         some = _thinned(memory, min(1.0, wanted / nnz))
@@ -243,6 +285,7 @@ def _try(
     memory: MemoryPlan,
     staying: Sequence[int],
     seconds: float,
+    ranks: int,
 ) -> Trial:
     """Train as `sbm.train` does until the certified gap reaches the tolerance or time is up."""
     end = clock() + seconds
@@ -264,7 +307,7 @@ def _try(
             staying=staying,
         )  # fmt: skip
         with engine.at_work():
-            gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left)
+            gaps, totals, looks, is_done = _passes(engine, settings, problems, seconds_left, ranks)
     nnz = sum(part.nnz for part in memory.parts)
     rows = sum(part.rows for part in memory.parts)
     passes = done_blocks[0] / len(memory.parts)
@@ -282,6 +325,10 @@ def _try(
         loaded_nnz=(passes + looks) * nnz,
         is_done=is_done,
         visits_a_pass=totals.visits / max(1, rows) / passes,
+        rounds_a_pass=totals.rounds / passes,
+        awake=1 - totals.rest / (max(1, rows) * passes),
+        visited_nnz=totals.visits / max(1, totals.rounds) * nnz / max(1, rows),
+        changed_nnz=totals.updates / max(1, totals.rounds) * nnz / max(1, rows),
     )
 
 
@@ -292,6 +339,7 @@ def _try_sparse(
     memory: MemoryPlan,
     staying: Sequence[int],
     seconds: float,
+    ranks: int,
 ) -> Trial:
     """Train a sparse model as `_try` does; with fewer rows, C is larger."""
     end, gaps, work = clock() + seconds, list[float](), ColumnWork()
@@ -335,6 +383,7 @@ def _passes(
     settings: Settings,
     problems: Sequence[AnyProblem],
     seconds_left: Callable[[], float],
+    ranks: int,
 ) -> tuple[list[float], Totals, int, bool]:
     """Run passes; return estimated gaps, totals, number of certificates, and whether it is done."""
     watch, all_totals = GapWatch(settings.tol), Totals()
@@ -346,7 +395,7 @@ def _passes(
         rounds.append(
             choose_rounds(
                 settings.rounds, len(engine.plan.parts), rounds, listed=listed,
-                whole=engine.whole_work,
+                processes=ranks, whole=engine.whole_work,
             )
         )  # fmt: skip
         engine.set_pace(rounds[-1], free, watch.stop)
@@ -465,11 +514,17 @@ def _rounded(passes: float) -> int:
     return max(1, round(passes))
 
 
-def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dict[str, Any]:
-    """Return the facts that need no trial."""
-    parts = range(len(memory.parts))
-    staying = memory.staying(parts)
-    read = [k for k in parts if k not in set(staying)]
+def _bytes_again(memory: MemoryPlan, own: Sequence[int]) -> int:
+    """Return the bytes that each pass of a process after the first reads."""
+    staying = set(memory.staying(own))
+    return sum(c.size for k in own if k not in staying for c in memory.parts[k].chunks)
+
+
+def _described(
+    store: BlockStore, settings: Settings, memory: MemoryPlan, own: Sequence[int]
+) -> dict[str, Any]:
+    """Return the facts that need no trial; `own` are the parts of the process."""
+    staying = memory.staying(own)
     return {
         "store": str(store.folder),
         "rows": store.n_rows,
@@ -477,12 +532,72 @@ def _described(store: BlockStore, settings: Settings, memory: MemoryPlan) -> dic
         "nnz": store.nnz,
         "mem": settings.mem_bytes,
         "memory": {**memory.items, "total": memory.total},
-        "blocks": len(memory.parts),
+        "blocks": len(own),
         "decoded_blocks": len(staying),
         "decoded_bytes": memory.decoded_bytes(staying),
-        "bytes_read_again": sum(chunk.size for k in read for chunk in memory.parts[k].chunks),
+        "bytes_read_again": _bytes_again(memory, own),
         "block_rows": memory.part_rows,
         "block_nnz": memory.part_nnz,
         "cache_rows": memory.cache_rows,
         "cache_nnz": memory.cache_nnz,
+    }
+
+
+def _divide(
+    found: Mapping[str, Any],
+    last: Trial,
+    memory: MemoryPlan,
+    own: Sequence[int],
+    work: Work,
+    share: WorkShare,
+) -> dict[str, Any]:
+    """Return what changes in a forecast if several ranks divide the rows: time, passes and bytes.
+
+    Each rank has a core and a disk of its own, and some more work than its share.
+    """
+    n, outputs = share.adding.size, work.problems
+    if n == 1:
+        sent = [8.0 * work.weights * outputs] * 3 if share.is_by_class else [0.0] * 3
+        return {"sums": [0, 0], "bytes_sent": sent}
+    whole, is_newton = memory.is_whole, found["solver"] == "newton"
+    more = [1.0 if is_newton else n**power for power in MORE_WORK]
+    passes = [k * factor for k, factor in zip(found["passes"], more, strict=True)]
+    # If its rows are one part, a rank makes as many rounds in a pass as the trial.
+    rounds = [k * (last.rounds_a_pass if whole else len(own) * RANK_ROUNDS) for k in passes]
+    scale = work.nnz / last.nnz / (n if whole else 1)
+    visited, changed = scale * last.visited_nnz, scale * last.changed_nnz
+    room = last.awake * memory.part_nnz + memory.cache_nnz
+    exchanges = [
+        Exchange(n, work.weights, outputs, int(nnz))
+        for nnz in (FEWER * min(visited, room), 0.5 * (visited + room), max(visited, room))
+    ]
+    looks = 16.0 * work.weights * outputs * (n - 1) / n  # of a certificate
+    sent = [
+        looks + k * one.bytes_sent(nnz)
+        for k, one, nnz in zip(rounds, exchanges, (FEWER * changed, changed, math.inf), strict=True)
+    ]
+    if is_newton:  # each pass adds up the matrices
+        rounds, sent = [0.0] * 3, [looks * work.weights * k for k in passes]
+    sums = [
+        one.seconds(*costs)
+        for one, *costs in zip(exchanges, rounds, sent, LATENCY, RATE, strict=True)
+    ]
+    least = START_SECONDS, START_SECONDS, START_SECONDS * SPEED_RANGE
+    seconds = [
+        begin + (time - begin) * factor / n + extra
+        for time, begin, factor, extra in zip(found["seconds"], least, more, sums, strict=True)
+    ]
+    return {
+        "seconds_a_pass": [
+            time * factor / n + extra / k
+            for time, factor, extra, k in zip(
+                found["seconds_a_pass"], more, sums, passes, strict=True
+            )
+        ],
+        "passes": [min(max(1, round(k)), found["max_passes"]) for k in passes],
+        "seconds": seconds,
+        "bytes_a_pass": sum(c.size for k in own for c in memory.parts[k].chunks),
+        "sums": [0, 1] if is_newton else list(exchanges[1].sums),
+        "bytes_sent": sent,
+        "is_measured": False,
     }

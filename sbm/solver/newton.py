@@ -209,10 +209,6 @@ class Newton(ABC):
         """Add the rows of a slice to the certificate; return their sums."""
         return self.problem.certify(rows, Dense(alpha), self.W, *self._shares[k])
 
-    def respond(self, rows: Rows) -> Floats:
-        """Return dual variables of rows at `W`."""
-        return respond(self.problem, rows, decide(rows, self.W, self.problem.bias)[:, 0])[0]
-
     def certificate(self) -> Certificate:
         """Return the certificate of the pass."""
         for shares in self._shares:

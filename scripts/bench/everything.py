@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+import scipy
+
 from scripts.bench import tools
 from scripts.bench.optima import write_text
 from scripts.bench.registry import Option, Registry, benchmark, one_of
@@ -139,8 +142,8 @@ RESULTS = {
         "--mem 1GB -o OUT",
     ),
     "ranks": Result(
-        "processes that train one model over MPI: rounds, passes, bytes and updates to given gaps",
-        "bench ranks --reference REFERENCE -o OUT",
+        "processes that train one model over MPI: passes, visits, bytes sent and foreseen; time",
+        "bench ranks --reference REFERENCE --trigrams TRIGRAMS -o OUT",
     ),
     "report": Result(
         "gap, objective and test accuracy of four trainings, as `sbm report` draws them",
@@ -213,6 +216,11 @@ RESULTS = {
         "torture --hostile 1200 --seed 0 --json OUT.json",
         is_timed=False,
     ),
+    "torture-ranks": Result(
+        "processes of one training, killed or stopped while they exchange messages",
+        "torture --ranks 100 --seed 0 --json OUT.json",
+        is_timed=False,
+    ),
     "torture-memory": Result(
         "commands at the smallest `--mem` that they accept, and extreme numbers in every problem",
         "torture --memory 100 --numbers 300 --seed 0 --json OUT.json",
@@ -238,9 +246,9 @@ def _reference(name: str) -> Callable[[argparse.Namespace, Path], None]:
 
 
 def _trigrams(args: argparse.Namespace, text: Path) -> None:
-    run_process(
-        script_command("data.trigrams", "-o", text, "--values", "tfidf", "--classes", "first")
-    )
+    folders = [Path(str(module.__file__)).parent for module in (numpy, scipy)]
+    words = ("-o", text, "--values", "tfidf", "--classes", "first")
+    run_process(script_command("data.trigrams", *folders, *words))
 
 
 # Texts by the word that stands for them in commands; the others must be given by --text.

@@ -1,4 +1,4 @@
-"""Benchmark of processes that train one model over MPI: passes, work, bytes, and the optimum."""
+"""Benchmark of processes that train one model over MPI: passes, work, bytes and time."""
 
 import argparse
 import json
@@ -9,26 +9,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sbm
 from scripts.bench.data import make_text
-from scripts.bench.optima import read_optima, write_text
-from scripts.bench.registry import Registry, benchmark
-from scripts.bench.tools import BenchError, Report, run_process, sbm_command, script_command, tell
+from scripts.bench.optima import write_text
+from scripts.bench.registry import Option, Registry, benchmark
+from scripts.bench.tools import (
+    BenchError,
+    Report,
+    median,
+    run_process,
+    sbm_command,
+    script_command,
+    tell,
+)  # fmt: skip
 
 BENCHMARKS: Registry = {}
 BLOCKS = 16
-SIZES = (1, 2, 4, 8, 16)
-TOL, OPTIMUM_TOL = 1e-3, 1e-6
+FEW, MANY, MOST = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4, 8, 16)
+TOL, TOL_OF_CLASSES = 1e-3, 1e-2
 MOST_PASSES = 1000
+PLAN_SECONDS = 1.0
+TIMED = ("prep_medium_binary", "two")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is solved, on which text."""
+    """What is solved, on which text, by how many processes."""
 
     data: str  # name of a text; ``_binary`` at its end: label 1 against the rest
     loss: str
     C: float
+    sizes: tuple[int, ...] = MOST
     rows: int = 0  # at most so many, from the beginning; 0: all
+    tol: float = TOL
 
     @property
     def title(self) -> str:
@@ -36,55 +49,35 @@ class Problem:
         rows = f", first {self.rows:,} rows" if self.rows else ""
         return f"{self.data}{rows}, {self.loss}, C {self.C:g}"
 
-
-@dataclass(frozen=True)
-class Training:
-    """One training by some processes; `parts` as of ``sbm train``."""
-
-    problem: Problem
-    size: int
-    parts: str = "auto"
-    tol: float = TOL
-
     @property
     def settings(self) -> dict[str, Any]:
         """For `sbm.train`."""
         return {
-            "loss": self.problem.loss, "C": self.problem.C, "parts": self.parts, "tol": self.tol,
-            "max_passes": MOST_PASSES, "threads": 1,
+            "loss": self.loss, "C": self.C, "tol": self.tol, "max_passes": MOST_PASSES,
+            "threads": 1, "solver": "dual",
         }  # fmt: skip
 
 
 class Bench:
-    """Makes stores, runs trainings, and knows the optima.
+    """Makes stores and runs trainings.
 
     Parameters
     ----------
     data : Path or None
         Folder of texts; None: synthetic.
+    texts : dict of str to Path
+        Other texts, by name.
     folder : Path
         For stores and models.
     """
 
-    def __init__(self, data: Path | None, folder: Path) -> None:
-        self._data, self._folder = data, folder
-        self._optima = read_optima(data) if data else {}
-        self._found: dict[Training, list[dict[str, Any]]] = {}
+    def __init__(self, data: Path | None, texts: dict[str, Path], folder: Path) -> None:
+        self._data, self._texts, self._folder = data, texts, folder
 
-    def run(self, training: Training) -> list[dict[str, Any]]:
-        """Return what each process of a training found, now or before."""
-        if training not in self._found:
-            tell(f"{training.problem.title}, {training.size} processes, {training.parts}")
-            task = {"store": str(self._store(training.problem)), "settings": training.settings}
-            self._found[training] = self._start(training.size, task)
-        return self._found[training]
-
-    def optimum(self, problem: Problem) -> tuple[float, float]:
-        """Return dual and primal that the optimum is between."""
-        records = self._optima.get(problem.data, {}).get(problem.loss, [])
-        known = [r for r in records if r["C"] == problem.C and not problem.rows]
-        found = known or [self.run(Training(problem, 1, tol=OPTIMUM_TOL))[0]["report"]]
-        return found[0]["dual"], found[0]["primal"]
+    def run(self, problem: Problem, size: int) -> list[dict[str, Any]]:
+        """Return what each process of a training found."""
+        tell(f"{problem.title}, {size} processes")
+        return self._start(size, {"store": str(self.store(problem)), "settings": problem.settings})
 
     def _start(self, size: int, task: dict[str, Any]) -> list[dict[str, Any]]:
         """Run the worker; return what each process found."""
@@ -98,7 +91,8 @@ class Bench:
             run_process([program, "-n", str(size), *python])
             return [json.loads(Path(out, f"{k}.json").read_text()) for k in range(size)]
 
-    def _store(self, problem: Problem) -> Path:
+    def store(self, problem: Problem) -> Path:
+        """Return the store of a problem, made once."""
         name = f"{problem.data}-{problem.rows}"
         store, text = self._folder / f"{name}.sbm", self._folder / f"{name}.svm"
         if not store.exists():
@@ -108,6 +102,9 @@ class Bench:
         return store
 
     def _write_text(self, problem: Problem, text: Path) -> None:
+        if problem.data in self._texts:
+            shutil.copyfile(self._texts[problem.data], text)
+            return
         if self._data is None:
             classes = () if problem.loss == "hinge" else ("--classes", 4)
             make_text(text, "--rows", 2000, "--features", 500, "--nnz", 8, *classes)
@@ -118,27 +115,54 @@ class Bench:
 # -------------------------------------------------------------------------------------- tables
 
 
-def row_of(training: Training, bench: Bench) -> dict[str, Any]:
-    """Return a line of the table of trainings."""
-    found, alone = bench.run(training), bench.run(Training(training.problem, 1, training.parts))
-    report, single = found[0]["report"], alone[0]["report"]
-    busiest = sum(map(max, zip(*(one["visits"] for one in found), strict=True)))
-    dual, primal = bench.optimum(training.problem)
-    return {
-        "problem": training.problem.title, "parts": training.parts, "processes": training.size,
-        "passes": report["passes"], "million visits": float(f"{report['visits'] / 1e6:.3g}"),
-        "million updates": float(f"{report['updates'] / 1e6:.3g}"),
-        "work of the busiest": round(busiest * training.size / single["visits"], 2),
-        "MB sent": float(f"{max(one['sent'] for one in found) / 1e6:.3g}"),
-        "certified_gap": f"{report['relative_gap']:.1e}", "optimum": _between(dual, primal),
-        "ok": report["dual"] <= primal * (1 + 1e-6) and report["primal"] >= dual * (1 - 1e-6)
-        and report["relative_gap"] <= training.tol,
-    }  # fmt: skip
+def add_rows(problem: Problem, bench: Bench, report: Report, prefix: Path | None) -> None:
+    """Add the lines of a problem to the table of counts."""
+    alone: dict[str, Any] = {}
+    for size in problem.sizes:
+        found = bench.run(problem, size)
+        mine = found[0]["report"]
+        alone = alone or mine
+        busiest = sum(map(max, zip(*(one["visits"] for one in found), strict=True)))
+        plan = sbm.plan(
+            bench.store(problem), problem.settings, seconds=PLAN_SECONDS, processes=size
+        )
+        sent = max(one["sent"] for one in found)
+        low, likely, high = plan["bytes_sent"]
+        report.rows.append({
+            "problem": problem.title, "tol": problem.tol, "processes": size,
+            "passes": mine["passes"], "million visits": _short(mine["visits"]),
+            "work of the busiest": round(busiest * size / alone["visits"], 2),
+            "MB sent": _short(sent), "MB foreseen": _short(likely),
+            "range": f"{_short(low):g} to {_short(high):g}",
+            "within": low <= sent <= high, "certified_gap": f"{mine['relative_gap']:.1e}",
+            "ok": mine["dual"] <= alone["primal"] * (1 + 1e-6)
+            and mine["primal"] >= alone["dual"] * (1 - 1e-6)
+            and mine["relative_gap"] <= problem.tol,
+        })  # fmt: skip
+        if prefix is not None:
+            report.write(prefix)  # each time: all of them take long
 
 
-def _between(dual: float, primal: float) -> str:
-    low, high = f"{dual:.7g}", f"{primal:.7g}"
-    return low if low == high else f"{low} to {high}"
+def _short(count: float) -> float:
+    """Return millions with three digits."""
+    return float(f"{count / 1e6:.3g}")
+
+
+def add_times(problem: Problem, bench: Bench, report: Report, runs: int) -> None:
+    """Add the table of times of one and two processes, in alternating runs."""
+    found: dict[int, list[list[dict[str, Any]]]] = {1: [], 2: []}
+    for _ in range(runs):
+        for size, some in found.items():
+            some.append(bench.run(problem, size))
+    report.tables["time"] = [
+        {
+            "problem": problem.title, "processes": size,
+            "seconds": median([one[0]["report"]["seconds"]["total"] for one in some]),
+            "seconds of solving": median([one[0]["report"]["seconds"]["solve"] for one in some]),
+            "CPU seconds of the busiest": median([max(o["cpu"] for o in one) for one in some]),
+        }
+        for size, some in found.items()
+    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- the report
@@ -146,40 +170,46 @@ def _between(dual: float, primal: float) -> str:
 
 def _problems(quick: bool) -> list[Problem]:
     if quick:
-        return [Problem("two", "hinge", 0.1), Problem("four", "crammer_singer", 0.1)]
+        few = FEW[:2]
+        return [Problem("two", "hinge", 0.1, few), Problem("four", "crammer_singer", 0.1, few)]
     return [
-        Problem("prep_small_binary", "hinge", 0.1, 100_000),
-        Problem("prep_small_binary", "hinge", 0.1), Problem("prep_small_binary", "hinge", 1),
-        Problem("prep_medium_binary", "hinge", 0.1), Problem("prep_medium_binary", "hinge", 1),
-        Problem("a9a", "hinge", 0.1), Problem("a9a", "hinge", 1),
-        Problem("news20", "crammer_singer", 0.1), Problem("news20", "weston_watkins", 0.01),
+        Problem("prep_medium_binary", "hinge", 0.1, FEW),
+        Problem("prep_small_binary", "hinge", 0.1, MOST, 100_000),
+        Problem("prep_small_binary", "hinge", 1, MANY, 100_000),
+        *(Problem("a9a", "hinge", C, MANY) for C in (0.1, 1)),
+        Problem("news20", "crammer_singer", 0.1, FEW[:2], tol=TOL_OF_CLASSES),
+        Problem("news20", "weston_watkins", 0.01, FEW[:2], tol=TOL_OF_CLASSES),
+        *(Problem("trigrams", "hinge", C, FEW) for C in (0.1, 1)),
+        Problem("prep_small_binary", "hinge", 0.1, MANY),
+        Problem("prep_small_binary", "hinge", 1, FEW),
+        Problem("prep_medium_binary", "hinge", 1, FEW),
     ]  # fmt: skip
 
 
-@benchmark(BENCHMARKS, runs=0, quick={}, options={"reference": None})
+@benchmark(
+    BENCHMARKS, runs=3, quick={},
+    options={"reference": None, "trigrams": Option(Path, "text of trigrams")},
+)  # fmt: skip
 def ranks(args: argparse.Namespace, report: Report) -> None:
-    """Processes that train one model over MPI: passes, work and bytes, and the optimum.
+    """Processes that train one model over MPI: passes, work, bytes and time.
 
-    Processes of this machine stand for machines. No time is told: processes were more than cores.
-
-    parts: auto, each process has its rows in memory; blocks, 16 blocks for any number of
-    processes, as on machines of equal memory.
+    Processes of this machine stand for machines. They were more than cores, so only the table of
+    one and two processes has times. Each process has its rows in memory.
 
     work of the busiest: visits of the process that visits most, added up over the sums of all
     weights, times the processes, against the visits of one process: 1 for a perfect division.
 
-    MB sent: by the process that sends most, with certificates.
-
-    optimum: reference.json where all rows are taken, else one process to a gap of 1e-6.
+    MB sent: by the process that sends most, with certificates. foreseen: what sbm plan says is
+    likely, and its range.
     """
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
-    bench = Bench(args.reference, args.folder)
-    sizes = SIZES[:2] if args.quick else SIZES
-
-    for problem in _problems(args.quick):
-        for parts in ("auto", "blocks"):
-            for size in sizes:
-                report.rows.append(row_of(Training(problem, size, parts), bench))
-                if args.prefix is not None:
-                    report.write(args.prefix)  # each time: all of them take hours
+    texts = {} if args.trigrams is None else {"trigrams": args.trigrams}
+    bench = Bench(args.reference, texts, args.folder)
+    problems = [one for one in _problems(args.quick) if one.data != "trigrams" or one.data in texts]
+    timed = next(one for one in problems if one.data in TIMED)
+    add_times(timed, bench, report, args.runs)
+    for problem in problems:
+        add_rows(problem, bench, report, args.prefix)
+    within = sum(row["within"] for row in report.rows)
+    report.notes.append(f"bytes within the range of sbm plan: {within} of {len(report.rows)}")

@@ -6,6 +6,7 @@ TASK is JSON. A hook notes the visits of this rank between two sums of all weigh
 """
 
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ def run_training(task: dict[str, Any], comm: Comm) -> dict[str, Any]:
     _, report = train_ranks(
         comm, task["store"], model, task["settings"], TrainOptions(resume=False)
     )
-    return {"report": report, "sent": comm.sent, "visits": visits or [report["visits"]]}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = used.ru_utime + used.ru_stime
+    return {"report": report, "cpu": cpu, "sent": comm.sent, "visits": visits or [report["visits"]]}
 
 
 def main() -> None:

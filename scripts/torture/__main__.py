@@ -12,6 +12,8 @@
 * ``--numbers``: extreme numbers in every problem; results must be finite, certificates true.
 * ``--hostile``: compressed bombs, concurrent writers of one file, records with forged fields, and
   very many input files.
+* ``--ranks``: processes of one training, killed or stopped while they exchange messages. It needs
+  mpi4py and mpiexec.
 * ``--memory``: commands at the smallest ``--mem`` that they accept, with measured peaks.
 
 Each option takes a number of cases; for kills and faults, ``all`` means each point of each
@@ -35,6 +37,7 @@ SECTIONS = {  # module and function
     "kills": "kills:run", "faults": "faults:run", "flips": "flips:run",
     "examples": "guard:run_examples", "bounds": "guard:run_bounds", "memory": "memory:run",
     "numbers": "numbers:run", "hostile": "hostile:run",
+    "ranks": "ranks:run",
 }  # fmt: skip
 WHOLE = ("kills", "faults")  # of which all there are can be asked for
 SINGLE = (
@@ -44,6 +47,7 @@ SINGLE = (
     "memory",
     "numbers",
     "hostile",
+    "ranks",
 )  # of which one can be run alone
 MOST_TOLD = 50  # failures in a report
 

@@ -327,9 +327,7 @@ class TrainingPlan:
         problems = [*share.problems, *self.spare]
         size, by_block = share.adding.size, share.by_block
         shape = shape_of(self.settings, self.store, problems, models, size, by_block)
-        if share.is_by_class and self.comm.rank == 0:
-            others = sum(problem.n_outputs for problem in share.every)
-            shape = replace(shape, more_bytes=shape.more_bytes + 8 * shape.n_weights * others)
+        shape = replace(shape, more_bytes=shape.more_bytes + share.collected_bytes(shape.n_weights))
         if self.validation is not None:
             more = shape.more_bytes + self.validation.n_bytes
             shape = replace(shape, more_bytes=more, advice="no --validate")

@@ -138,6 +138,11 @@ class WorkShare:
         """The problems of this rank."""
         return self.every[self.comm.rank :: self.comm.size] if self.is_by_class else self.every
 
+    def collected_bytes(self, n_weights: int) -> int:
+        """Return the bytes of the weights that rank 0 collects from all ranks."""
+        others = sum(problem.n_outputs for problem in self.every)
+        return 8 * n_weights * others if self.is_by_class and self.comm.rank == 0 else 0
+
     def collect(self, weights: list[Weights]) -> list[Weights]:
         """Return the weights of all problems in rank 0, and an empty list in the others.
 

@@ -82,8 +82,9 @@ class NewtonSteps:
                     engine.store, engine.plan, len(engine.learners), problem.intercept
                 )
                 self.methods.append(HingeNewton(given, capacity))
+        # Whether a pass stores alphas, and the learners whose last pass did not.
+        self._is_stored, self._lost = False, set[int]()
         # By learner: the certificate at its base, and the last one of those that converged.
-        self._is_stored = False
         self.best: dict[int, Certificate] = {}
         self.done: dict[int, Certificate] = {}
 
@@ -162,6 +163,7 @@ class NewtonSteps:
         """Return the scalars of the state, as JSON."""
         return {
             "methods": [method.record() for method in self.methods],
+            "lost": sorted(self._lost),
             "best": {str(k): one.to_dict() for k, one in self.best.items()},
             "done": {str(k): one.to_dict() for k, one in self.done.items()},
         }
@@ -183,6 +185,7 @@ class NewtonSteps:
                 bare_name(name): array for name, array in arrays.items() if number_in(name) == k
             }
             method.restore(mine, ours)
+        self._lost = set(record["lost"])
         self.best = {int(k): Certificate(**one) for k, one in record["best"].items()}
         self.done = {int(k): Certificate(**one) for k, one in record["done"].items()}
 
@@ -232,9 +235,11 @@ class NewtonPasses(NewtonSteps):
         is_late = training.is_late()
         is_last = is_late or training.is_over or certificate.relative_gap <= settings.tol
         is_last = is_last or state.passes >= settings.max_passes
-        if is_last and not self._is_stored:
-            self._store(active)
-        if is_last:
+        self._note_stored(active)
+        if is_last and (missing := [one for one in training.learners if one.number in self._lost]):
+            self._is_stored = True
+            self._visit_all(missing, "store")
+        if is_last and certificate.relative_gap > settings.tol:
             certificates = {k: self._settle(k, one) for k, one in certificates.items()}
             certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
         for k, one in certificates.items():
@@ -265,15 +270,10 @@ class NewtonPasses(NewtonSteps):
         with self._training.engine.seconds.measure("solve"):
             return is_last or not self.move(active, found)
 
-    def _store(self, active: list[Learner]) -> None:
-        """Store alphas in a pass of its own, if the last pass did not."""
-        engine = self._training.engine
-        for visit in visit_all(engine, "store"):
-            for learner in active:
-                alpha = self.methods[learner.number].respond(visit.rows)
-                if (mine := learner.its_own(visit.folds)) is not None:
-                    alpha[~mine] = 0.0
-                engine.run.store(engine.home(learner.number, visit.block), Dense(alpha))
+    def _note_stored(self, active: list[Learner]) -> None:
+        """Note whose alphas of its last pass were not stored."""
+        numbers = {one.number for one in active}
+        self._lost = self._lost - numbers if self._is_stored else self._lost | numbers
 
     def _settle(self, k: int, certificate: Certificate) -> Certificate:
         """Return to the base if the last weights are not better; return the certificate."""

@@ -134,7 +134,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "blocks": len(training.job.plan.parts),
         "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
-        "is_falling": is_falling(training.relative_gaps, tol),
+        "is_falling": is_falling(training.relative_gaps, tol, training.extra is not None),
     }
 
 
@@ -296,7 +296,7 @@ class Training:
         state.is_warm = not earlier.is_rescaled
         set_active(self.spare_learners, False)
         earlier.hand_over(self.run, self.job.plan, self.job.own)
-        state.certificate = certificate = earlier.start(self.engine)
+        state.certificate = certificate = earlier.start(self.engine, self.settings.tol)
         set_active(self.spare_learners, True)
         if self.judge(certificate.gap):
             self.keep(certificate)

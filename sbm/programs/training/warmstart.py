@@ -24,7 +24,7 @@ from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.errors import SettingsError, StoreError
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate, ray
+from sbm.solver.gap import MOST_DRIFT, Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.manifest import origins
@@ -302,6 +302,7 @@ class PreviousRun:
         before = _EarlierRecord.of(records[0], self.folder)
         self._refuse_others(before, settings, problems)
         self._was = earlier_blocks(self.folder, before.blocks, before.files, store)
+        self._has_expired = len(self._was) < len(before.blocks)
         self._parts = before.parts
         self._outputs = before.outputs
         rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
@@ -396,12 +397,13 @@ class PreviousRun:
             )
         return np.concatenate(mine) if mine else np.empty(0, np.int64)
 
-    def start(self, engine: Engine) -> Certificate:
+    def start(self, engine: Engine, tol: float) -> Certificate:
         """Set the learners' W and alphas; return the certificate of this start.
 
-        The earlier W matches the alphas, unless some alphas are gone or were moved into new bounds.
-        In that case a first read of all blocks computes the matching W, and a second one certifies
-        it.
+        The earlier W matches the alphas, unless Newton's method found it, some alphas are gone, or
+        some were moved into new bounds. Then a first read of all blocks computes the matching W,
+        and a second one certifies it. But if all rows are still there and the gap of the earlier W
+        is at most `tol`, it stays.
         """
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
@@ -413,9 +415,11 @@ class PreviousRun:
             # None of its rows is cached yet.
             engine.run.store(engine.home(learner.number, visit.block), alpha)
 
-        certificate, found = certify(engine, change)
-        replace_weights(engine, found)
+        certificate, found = certify(engine, change, 0.0 if self._has_expired else tol)
         self._processes = []  # free their memory
+        if certificate.drift > MOST_DRIFT:
+            return replace(certificate, drift=0.0)  # as of Newton's method
+        replace_weights(engine, found)
         return certificate
 
     def _give_weights(self, learner: Learner) -> None:
