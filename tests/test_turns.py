@@ -85,9 +85,10 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
 def test_memory_stays_within_its_bound(tmp_path):
     with open(tmp_path / "d.svm", "w") as file:
         for i in range(120):  # all weights of all 30 classes are above or below 0
-            file.write(f"{i % 30} {' '.join(f'{k}:1' for k in range(1 + 400 * i, 401 + 400 * i))}\n")
+            ids = range(1 + 400 * i, 401 + 400 * i)
+            file.write(f"{i % 30} {' '.join(f'{k}:1' for k in ids)}\n")
     sbm.split(tmp_path / "d.svm", tmp_path / "d.sbm", blocks=3)
-    words = "train d.sbm --mem 119MB --bias 1 --tol 0.05 --json -o m.model".split()
+    words = ["train", "d.sbm", "-o", "m.model", "--mem", "119MB", "--bias", "1", "--json"]
     line = [sys.executable, "-m", "sbm", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True)
     assert json.loads(done.stdout)["peak_rss_bytes"] <= 119_000_000

@@ -215,7 +215,7 @@ def write_texts(folder: Path) -> None:
     texts |= {"multi": rows(120, "multi"), "real": rows(120, "real")}
     wide = (range(1 + 400 * i, 401 + 400 * i) for i in range(120))  # 30 classes
     texts["wide"] = "".join(
-        f"{i % 30} " + " ".join(f"{id}:1" for id in ids) + "\n" for i, ids in enumerate(wide)
+        f"{i % 30} " + " ".join(f"{k}:1" for k in ids) + "\n" for i, ids in enumerate(wide)
     )
     for name, text in texts.items():
         (folder / f"{name}.svm").write_text(text, "ascii")
