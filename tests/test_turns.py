@@ -1,6 +1,8 @@
 """One-vs-rest of more classes than fit into memory: some classes at a time; sparse weights."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -78,6 +80,20 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     in_turns(store, tmp_path / "once.model")
     assert path.read_bytes() == (tmp_path / "once.model").read_bytes()
     assert report["passes"] == Model.load(path).info["passes"]
+
+
+def test_memory_stays_within_its_bound(tmp_path):
+    with open(tmp_path / "d.svm", "w") as file:
+        for i in range(120):  # all weights of all 30 classes are above or below 0
+            ids = range(1 + 400 * i, 401 + 400 * i)
+            file.write(f"{i % 30} {' '.join(f'{k}:1' for k in ids)}\n")
+    sbm.split(tmp_path / "d.svm", tmp_path / "d.sbm", blocks=3)
+    words = ["train", "d.sbm", "-o", "m.model", "--mem", "119MB", "--bias", "1", "--json"]
+    line = [sys.executable, "-m", "sbm", *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True)
+    assert json.loads(done.stdout)["peak_rss_bytes"] <= 119_000_000
+    with pytest.raises(StoreError, match="kept no alphas"):
+        sbm.train(tmp_path / "d.sbm", tmp_path / "m.model", {"bias": 1.0, "warm_start": True})
 
 
 def test_refusal_names_what_fits(store, tmp_path):

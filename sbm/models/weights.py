@@ -19,7 +19,7 @@ __all__ = ["JoinedWeights", "SparseWeights"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_WINDOW = 1 << 21  # weights read from several files at a time
+_WINDOW = 1 << 18  # weights read from several files at a time
 
 
 class SparseWeights:

@@ -129,6 +129,9 @@ SCENARIOS: dict[str, Scenario] = {
     "train: interior point": _train(f"--solver newton -C 10 {_OFTEN}"),
     "train: weston_watkins": _train(f"--loss weston_watkins {_OFTEN}", split=_MULTI),
     "train: one-vs-rest": _train(_OFTEN, split=_MULTI),
+    "train: one-vs-rest in turns": _troubled(
+        f"{_TRAIN} --bias 1 {_OFTEN} --mem 119MB", before=["split -q wide.svm -o s.sbm --blocks 3"]
+    ),
     "train: calibrated": _train(f"--loss squared_hinge --calibrate {_OFTEN}"),
     "train: validated": _train(f"--validate 20% --threshold f1 --cache-frac 0.5 {_OFTEN}"),
     "train: text, validated": _troubled(f"{_TEXT} --validate b.svm --metric auc {_OFTEN}"),
@@ -210,6 +213,10 @@ def write_texts(folder: Path) -> None:
 
     texts = {name: rows(120, "binary") for name in ("a", "b", "c")}
     texts |= {"multi": rows(120, "multi"), "real": rows(120, "real")}
+    wide = (range(1 + 400 * i, 401 + 400 * i) for i in range(120))  # 30 classes
+    texts["wide"] = "".join(
+        f"{i % 30} " + " ".join(f"{k}:1" for k in ids) + "\n" for i, ids in enumerate(wide)
+    )
     for name, text in texts.items():
         (folder / f"{name}.svm").write_text(text, "ascii")
     (folder / "a.svm.gz").write_bytes(gzip.compress(texts["a"].encode(), mtime=0))
@@ -375,7 +382,8 @@ def _without_clock(path: Path) -> bytes:
         if path.name == "run.json":
             record = json.loads(data)["run"]
             report = record.get("report", {})
-            for facts in (record, report, report.get("read") or {}):
+            turns = record.get("reports", [])
+            for facts in (record, report, report.get("read") or {}, *turns):
                 for name in _OF_THE_CLOCK:
                     facts.pop(name, None)
             return _SERIAL.sub(r"\1.N.sba", json.dumps(record)).encode()

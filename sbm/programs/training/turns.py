@@ -121,7 +121,7 @@ def train_in_turns(
             part.classes = turns[k]
             _, report = train(part)
             report["seconds"]["total"] -= begin - job.begin
-            reports = [*reports, report]
+            reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
             run.log({"event": "turn", "classes": [first, last], **report})
             run.note(reports=reports)
             shutil.rmtree(run_folder(models[k]), ignore_errors=True)

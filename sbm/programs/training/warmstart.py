@@ -129,6 +129,11 @@ class _EarlierRecord:
                 f"{folder} is a run of sbm stream, which does not keep alphas; leave out "
                 "--warm-start, or write the model elsewhere with -o"
             )
+        if "turns" in record:
+            raise StoreError(
+                f"{folder} trained some classes at a time and kept no alphas; leave out "
+                "--warm-start"
+            )
         try:
             shape, was = record["shape"], record["settings"]
             found = cls(
