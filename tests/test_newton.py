@@ -208,6 +208,10 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
     store = make_store(tmp_path, np.hstack([X] * 400), y)
     with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
         sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sbm.programs.training.setup.MOST_FEATURES", 100)
+        with pytest.raises(sbm.MemoryPlanError, match="--bias 1 instead of --intercept"):
+            sbm.train(store, None, {"intercept": True, "mem": "200MB"})
 
 
 @pytest.mark.parametrize("values", [None, "float32"])

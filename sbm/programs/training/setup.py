@@ -29,7 +29,13 @@ from sbm.engine.sync import shared_bytes
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
 from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
-from sbm.programs.training.newton import bytes_of_matrices, is_wide, newton_row_bytes
+from sbm.programs.training.newton import (
+    MOST_FEATURES,
+    bytes_of_matrices,
+    is_smooth,
+    is_wide,
+    newton_row_bytes,
+)
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
@@ -241,8 +247,17 @@ def shape_of(
         ),
         models=models,
         may_join=settings.parts == "auto" and models == 1 and not has_step,
-        advice="--loss hinge, which trains some classes at a time" * problems[0].loss.joint,
+        advice=_advice(settings, store, problems[0]),
     )
+
+
+def _advice(settings: Settings, store: BlockStore, problem: AnyProblem) -> str:
+    """Return what else to do if memory is too small; empty if there is nothing."""
+    if problem.loss.joint:
+        return "--loss hinge, which trains some classes at a time"
+    has_matrix = settings.solver == "newton" and store.n_features > MOST_FEATURES
+    is_only_with_matrix = settings.intercept and not is_smooth(problem.loss)
+    return "--bias 1 instead of --intercept" if has_matrix and is_only_with_matrix else ""
 
 
 @contextmanager
