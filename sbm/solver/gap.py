@@ -154,6 +154,9 @@ class Certifier:
         )
 
 
+_MOST = 1e300  # JSON has no infinity
+
+
 @dataclass
 class GapWatch:
     """Decides when to compute a certificate, which costs a pass.
@@ -166,7 +169,7 @@ class GapWatch:
     tol : float
         Relative gap to reach.
     previous : float
-        Relative estimate of the last pass.
+        Relative estimate of the last pass; the largest, before the first pass.
     ratio : float
         Ratio of the last certificate to its estimate; 0 before the first certificate.
     since : int
@@ -176,7 +179,7 @@ class GapWatch:
     """
 
     tol: float
-    previous: float = float("inf")
+    previous: float = _MOST
     ratio: float = 0.0
     since: int = 1
     misses: int = 0
@@ -193,7 +196,7 @@ class GapWatch:
         """
         if is_whole:
             return gap <= self.stop * abs(dual) * (1 + 1e-9)
-        relative = min(gap / max(abs(dual), 1e-300), 1e300) if gap > 0 else 0.0
+        relative = min(gap / max(abs(dual), 1e-300), _MOST) if gap > 0 else 0.0
         shrink = relative / self.previous if self.previous > 0 else 1.0
         ratio = self.ratio or min(1.0, max(0.1, shrink**0.5))
         self.previous, self.since = relative, self.since + 1
@@ -204,7 +207,7 @@ class GapWatch:
     def learn(self, certified: float) -> None:
         """Compare a certified relative gap with the last estimate."""
         self.misses += certified > self.tol
-        self.ratio = min(certified / self.previous, 1e300) if self.previous > 0 else 0.0
+        self.ratio = min(certified / self.previous, _MOST) if 0 < self.previous < _MOST else 0.0
         self.since = 0
 
 

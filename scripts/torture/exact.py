@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import itertools
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from sbm.alphas import Lists
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
+from sbm.solver.newton import Newton
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 
 # Those whose losses are known here; None stands for those of all classes together.
@@ -57,6 +59,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
     found: list[Certified] = []
     known: dict[int, Certified] = {}
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
+    of_slice, lock = Newton.certify_slice, threading.Lock()
 
     def watched_begin(self: Certifier, problem: AnyProblem, W: Any, W_alpha: Any) -> None:
         begin(self, problem, W, W_alpha)
@@ -66,6 +69,12 @@ def watch_certificates() -> Iterator[list[Certified]]:
         known[id(self)].rows += _rows_of(rows)
         known[id(self)].alphas += _variables_of(alpha)
         add(self, rows, alpha)
+
+    def watched_slice(self: Newton, k: int, rows: Rows, alpha: Any) -> Any:
+        with lock:  # slices are certified in several threads
+            known[id(self._certifier)].rows += _rows_of(rows)
+            known[id(self._certifier)].alphas += _variables_of(alpha)
+        return of_slice(self, k, rows, alpha)
 
     def watched_finish(self: Certifier) -> Certificate:
         one = known.pop(id(self))
@@ -79,6 +88,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
         mock.patch.object(Certifier, "__init__", watched_begin),
         mock.patch.object(Certifier, "add", watched_add),
         mock.patch.object(Certifier, "finish", watched_finish),
+        mock.patch.object(Newton, "certify_slice", watched_slice),
     ):
         yield found
 
