@@ -200,6 +200,7 @@ def test_plan_shows_what_ranks_send(run, here):
         r"^ +ranks  3 processes; \d+ sums? a round, \d of all weights; each sends ", out, re.M
     )
     assert "ranks" not in run("plan big.sbm --seconds 0.1")[1]
+    assert "passes  about" in run("plan big.sbm --loss log_loss --penalty l1")[1]
     assert run("plan big.sbm --launch 0")[0] == 2
 
 

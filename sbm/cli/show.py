@@ -324,12 +324,10 @@ def plan(report: Report) -> Lines:
         "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
         "solver": _solver(report),
         "passes": passes,
-        "ranks": _ranks(report),
+        "ranks": _ranks(report) if report["processes"] > 1 else "",
         "total": _in_time(report["seconds"]) + _turns(report),
     }.items():
-        if name == "ranks" and report["processes"] == 1:
-            continue
-        if report["solver"] is not None or name not in ("cache", "solver"):  # of sparse models
+        if text and (report["solver"] is not None or name not in ("cache", "solver")):  # of l1
             yield f"{name:>8}  {text}"
 
 
