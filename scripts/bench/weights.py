@@ -15,6 +15,8 @@ EPSILON = 0.1  # of regression; both programs' own
 
 def find(known: npt.NDArray[Any], wanted: npt.NDArray[Any], missing: int) -> Ints:
     """Places of values in an increasing array; `missing` if they are not there."""
+    if not len(known):
+        return np.full(len(wanted), missing, np.int64)
     place = np.searchsorted(known, wanted).astype(np.int64)
     place[known[np.minimum(place, len(known) - 1)] != wanted] = missing
     return place
