@@ -95,7 +95,8 @@ def test_passes_left_follow_the_latest_gaps():
     ("gaps", "helps"),
     [
         ([0.5], True),  # unknown
-        ([0.5**k for k in range(4)], False),  # seven more
+        ([0.5**k for k in range(4)], True),  # seven more
+        ([0.9**k for k in range(30)], False),  # 36 more
         ([0.5**k for k in range(8)], True),  # three more
         ([1.5e-3] * 50, False),
         ([1.5e-3 + 1e-6 * k for k in range(50)], False),

@@ -216,7 +216,7 @@ def _slope(gaps: Sequence[float]) -> float | None:
 
 
 def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) -> bool:
-    """Return whether at most as many passes as so far are expected to reach the tolerance.
+    """Return whether at most as many passes as so far, or 20, are expected to reach the tolerance.
 
     The gaps of a second-order method may fall late, and then fast: for it, return whether one of
     the last gaps is the smallest.
@@ -226,7 +226,7 @@ def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) ->
     left, slope = passes_left(gaps, tol), _slope(gaps)
     if left is None or slope is None:
         return True
-    return slope < math.log(SLOWEST) and left <= len(gaps)
+    return slope < math.log(SLOWEST) and left <= max(20, len(gaps))
 
 
 @dataclass(frozen=True)
