@@ -18,7 +18,7 @@ from sbm.programs.answers import check_input
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container
-from sbm.store.files import open_atomically, require_place, write_atomically
+from sbm.store.files import open_atomically, reading, require_place, write_atomically
 
 
 def export(
@@ -145,7 +145,7 @@ def _holds(path: Path, format_name: str) -> bool:
     if format_name == "sbm":
         return container.is_container(path)
     offset, beginning = _BEGINNINGS[format_name]
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         return file.read(offset + len(beginning))[offset:] == beginning
 
 
