@@ -65,15 +65,17 @@ def watch_certificates() -> Iterator[list[Certified]]:
         begin(self, problem, W, W_alpha)
         known[id(self)] = Certified(problem, W.copy())
 
+    def note(certifier: Certifier, rows: Rows, alpha: Any) -> None:
+        with lock:  # Newton's method certifies slices in several threads
+            known[id(certifier)].rows += _rows_of(rows)
+            known[id(certifier)].alphas += _variables_of(alpha)
+
     def watched_add(self: Certifier, rows: Rows, alpha: Any) -> None:
-        known[id(self)].rows += _rows_of(rows)
-        known[id(self)].alphas += _variables_of(alpha)
+        note(self, rows, alpha)
         add(self, rows, alpha)
 
     def watched_slice(self: Newton, k: int, rows: Rows, alpha: Any) -> Any:
-        with lock:  # slices are certified in several threads
-            known[id(self._certifier)].rows += _rows_of(rows)
-            known[id(self._certifier)].alphas += _variables_of(alpha)
+        note(self._certifier, rows, alpha)
         return of_slice(self, k, rows, alpha)
 
     def watched_finish(self: Certifier) -> Certificate:
