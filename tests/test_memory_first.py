@@ -4,6 +4,7 @@ import errno
 import gzip
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -382,13 +383,17 @@ def test_killed_anywhere_resumes_from_text(tmp_path):
     where: dict[str, Any] = {"cwd": tmp_path}
     finished([*line, "-o", "whole.model"], **where)
     path, run = tmp_path / "m.model", tmp_path / "m.model.run" / "run.json"
-    for data, is_there in (
-        (text.name, lambda: list(tmp_path.glob("m.model.r*"))),  # its rows, or its run
-        (text.name, run.exists),
-        ("-", lambda: len(list(run.parent.iterdir())) > 6),  # a pipe with the same text
+    from_pipe = ["-" if word == text.name else word for word in line]
+    with started([*from_pipe, "-o", path], **where, stdin=subprocess.PIPE) as one:
+        one.stdin.write(text.read_bytes()[: text.stat().st_size // 2])  # and it stays open
+        one.stdin.flush()
+        wait_until((tmp_path / "m.model.rows.partial").exists, one)
+        one.send_signal(signal.SIGKILL)
+    for command, is_there in (
+        (line, run.exists),
+        (from_pipe, lambda: len(list(run.parent.iterdir())) > 6),
     ):
-        again = [data if word == text.name else word for word in line]
-        with text.open("rb") as stdin, started([*again, "-o", path], **where, stdin=stdin) as one:
+        with text.open("rb") as stdin, started([*command, "-o", path], **where, stdin=stdin) as one:
             wait_until(is_there, one)
             one.send_signal(signal.SIGKILL)
     done = finished([*line, "-o", path], **where)

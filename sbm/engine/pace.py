@@ -45,6 +45,7 @@ RANK_ROUNDS = 2
 MARGIN = 1.2  # safety factor on the gap when a partial pass is planned
 LATE = 6  # number of last gaps that the rate is fitted to
 SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
+FEW_LEFT = 20  # passes that a slow training is still expected to make
 LEAST_PASS = 0.25  # share of a pass: the certificate after it reads all data
 MOST_ROUNDS = 10
 MOST_LIST_ROUNDS = 25  # for rows with lists: later rounds skip more of them and cost less
@@ -216,7 +217,7 @@ def _slope(gaps: Sequence[float]) -> float | None:
 
 
 def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) -> bool:
-    """Return whether at most as many passes as so far, or 20, are expected to reach the tolerance.
+    """Return whether as many passes as so far, or `FEW_LEFT`, are expected to reach the tolerance.
 
     The gaps of a second-order method may fall late, and then fast: for it, return whether one of
     the last gaps is the smallest.
@@ -226,7 +227,7 @@ def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) ->
     left, slope = passes_left(gaps, tol), _slope(gaps)
     if left is None or slope is None:
         return True
-    return slope < math.log(SLOWEST) and left <= max(20, len(gaps))
+    return slope < math.log(SLOWEST) and left <= max(FEW_LEFT, len(gaps))
 
 
 @dataclass(frozen=True)
