@@ -161,6 +161,9 @@ class Shape:
         problems of that model share.
     may_join : bool
         Whether all blocks may be joined into one part.
+    is_accelerated : bool
+        Whether the method is accelerated coordinate descent. It has no working set, and can stop
+        within a part, which may then be of any size.
     advice : str
         Alternative to more memory, for the error message.
     """
@@ -178,6 +181,7 @@ class Shape:
     by_block: bool = False
     models: int = 1
     may_join: bool = False
+    is_accelerated: bool = False
     advice: str = ""
 
 
@@ -342,7 +346,8 @@ def plan_training(
         **({"hessian": shape.hessian_bytes} if shape.hessian_bytes else {}),
     })  # fmt: skip
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
-    if shape.may_join and store.nnz * sum(shape.outputs) <= MOST_WHOLE * shape.ranks:
+    is_small = store.nnz * sum(shape.outputs) <= MOST_WHOLE * shape.ranks
+    if shape.may_join and (is_small or shape.is_accelerated):
         whole = _plan_whole(store, fixed, shape, max(limits), reserved)
         if whole is not None:
             return whole
@@ -521,7 +526,7 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
     """Return the bytes per row in the working set and in spilling, without nonzeros."""
     outputs, n = shape.outputs, len(shape.outputs)
     # Every problem has its own working set.
-    work, spill = n * (_WORK_ROW + shape.row_bytes), n * _SPILL_ROW
+    work, spill = n * (_WORK_ROW + shape.row_bytes) * (not shape.is_accelerated), n * _SPILL_ROW
     if shape.listed:
         room = sum(min(variables, k) for k in outputs)
         work += n * _LIST_WORK_ROW + room * _VARIABLE

@@ -11,6 +11,7 @@ variables of the problem itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -31,11 +32,13 @@ __all__ = ["Accelerated"]
 
 Floats = npt.NDArray[np.float64]
 
-_EASY = 100.0  # mean C |x|² with which a few rounds are enough
+# Mean C |x|² with which a few rounds are enough (the root of it is, too, if that is more), of a loss
+# of one variable a row and of a joint loss.
+_EASY = {False: 300.0, True: 100.0}
 _STEPS = 5  # of a pass
-_VISITS = 1_000_000  # between two pauses
+_VISITS = 200_000_000  # nonzeros times outputs, between two pauses
 # Rounds of a step, and their growth from pass to pass: errors of the steps add up.
-_ROUNDS, _GROWTH = 10.0, 1.25
+_ROUNDS, _GROWTH = 20.0, 1.25
 
 
 class _Visits:
@@ -125,8 +128,8 @@ class Accelerated(Newton):
             for k, rows in self._rows.items()
         ]
         # Rounds that follow each other without a pause leave out rows that are at rest.
-        n_rows = sum(len(one.rows) for one in every)
-        together = max(1, _VISITS // n_rows) if len(every) == 1 else 1
+        nnz = sum(int(one.rows.lengths.sum()) for one in every)
+        together = max(1, _VISITS // max(1, nnz * n_outputs)) if len(every) == 1 else 1
         self.visits = _STEPS * int(self.rounds)
         for _ in range(_STEPS):
             self._extrapolate()
@@ -143,8 +146,9 @@ class Accelerated(Newton):
     def _start(self) -> None:
         """Choose κ; with all α at 0, W = θY."""
         sizes = [mean_square(one.starts, one.lengths, one.values) for one in self._rows.values()]
-        cost = self.problem.largest_cost
-        self.kappa = max(0.0, cost * max(sizes) / _EASY - 1.0)
+        size = self.problem.largest_cost * max(sizes)
+        easy = max(_EASY[self.problem.loss.joint], math.sqrt(size))
+        self.kappa = max(0.0, size / easy - 1.0)
         self.momentum = 0
         self.centre[:] = self.W
         self.W *= self.kappa / (1.0 + self.kappa)

@@ -17,7 +17,7 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
+    "accelerates", "bytes_of_matrices", "check_memory_of_products", "first_solver", "is_smooth",
     "is_wide", "near_bytes", "near_capacity", "newton_refusal", "newton_row_bytes", "piece_rows",
     "refuse_newton", "sample_rows", "starts_with_newton", "suits_newton", "work_of",
 ]  # fmt: skip
@@ -33,8 +33,9 @@ _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 _VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
 _LISTS_ROW, _VARIABLES = 120, 48  # bytes of its list, and for each variable, with copies
-# Visits of all rows, by conjugate gradients and by accelerated descent.
-_PRODUCTS, _VISITS = 100, {True: 300, False: 2000}  # of a squared loss, and of another
+# Visits of all rows, by conjugate gradients and by accelerated descent of a squared loss, of
+# another and of a joint one.
+_PRODUCTS, _VISITS, _JOINT_VISITS = 100, {True: 150, False: 200}, 500
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
@@ -111,6 +112,11 @@ def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem
     n_weights = store.n_features + (problems[0].bias > 0)
     most = _MOST_SHARE * settings.mem_bytes
     return n_weights > MOST_FEATURES or hessian_bytes(n_weights, len(problems), True) > most
+
+
+def accelerates(problem: AnyProblem, processes: int) -> bool:
+    """Return whether training without a matrix is by accelerated coordinate descent."""
+    return problem.loss.rests and not problem.intercept and processes == 1
 
 
 def newton_row_bytes(
@@ -222,6 +228,7 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
     visits = _VISITS[first.loss.squared] if first.loss.rests else _PRODUCTS
+    visits = _JOINT_VISITS if first.loss.joint else visits
     visits *= first.loss.joint or store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
     return Work(

@@ -18,6 +18,7 @@ from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import (
+    accelerates,
     is_smooth,
     is_wide,
     near_capacity,
@@ -67,11 +68,13 @@ class NewtonSteps:
         self, engine: Engine, tol: float, *, is_wide: bool = False, searches: bool = False
     ) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
+        first = engine.learners[0].solver.problem
+        self._accelerates = is_wide and accelerates(first, engine.comm.size)
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
-            if is_wide and problem.loss.rests and not problem.intercept and engine.comm.size == 1:
+            if self._accelerates:
                 self.methods.append(Accelerated(given, engine.pauses.after_look))
             elif is_wide:
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
@@ -131,8 +134,9 @@ class NewtonSteps:
     def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._engine
-        alphas, size = list[Alphas](), piece_rows(engine.store)
-        its_own = _its_rows(visit, learner, len(visit.rows))
+        its_own, alphas = _its_rows(visit, learner, len(visit.rows)), list[Alphas]()
+        # Rows visited piece after piece need several times as many rounds.
+        size = max(1, len(its_own)) if self._accelerates else piece_rows(engine.store)
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
@@ -147,7 +151,7 @@ class NewtonSteps:
 
     def move(self, active: Sequence[Learner], found: Mapping[int, Certificate]) -> bool:
         """Choose the weights of the next pass; return whether there are any."""
-        tol, moved = self._tol, False
+        tol, moving = self._tol, list[int]()
         for learner in active:
             k = learner.number
             method, certificate = self.methods[k], found[k]
@@ -157,8 +161,10 @@ class NewtonSteps:
             accepted = method.base is None or certificate.primal < method.base_primal
             if accepted:
                 self.best[k] = certificate
-            moved |= method.move(certificate, tol)
-        return moved
+            moving.append(k)
+        # The other methods use all threads for each learner.
+        spread = self._engine.team.map if self._accelerates else map
+        return any(list(spread(lambda k: self.methods[k].move(found[k], tol), moving)))
 
     def record(self) -> dict[str, Any]:
         """Return the scalars of the state, as JSON."""

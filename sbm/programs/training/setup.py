@@ -31,6 +31,7 @@ from sbm.losses import LOSSES, MOST_RESTING
 from sbm.models.model import check_output
 from sbm.programs.training.newton import (
     MOST_FEATURES,
+    accelerates,
     bytes_of_matrices,
     is_smooth,
     is_wide,
@@ -247,6 +248,7 @@ def shape_of(
         ),
         models=models,
         may_join=settings.parts == "auto" and models == 1 and not has_step,
+        is_accelerated=is_wide(settings, store, problems) and accelerates(problems[0], processes),
         advice=_advice(settings, store, problems[0]),
     )
 
