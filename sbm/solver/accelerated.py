@@ -32,8 +32,8 @@ __all__ = ["Accelerated"]
 
 Floats = npt.NDArray[np.float64]
 
-# Mean C |x|² with which a few rounds are enough (the root of it is, too, if that is more), of a loss
-# of one variable a row and of a joint loss.
+# Mean C |x|² with which a few rounds are enough, of a loss of one variable a row and of a joint
+# loss; the root of C |x|² is, too, if that is more.
 _EASY = {False: 300.0, True: 100.0}
 _STEPS = 5  # of a pass
 _VISITS = 200_000_000  # nonzeros times outputs, between two pauses
