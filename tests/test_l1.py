@@ -157,6 +157,27 @@ def test_optima_are_those_of_scikit_learn(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, other.fit(X, y).coef_, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss": "squared_hinge"}, {"loss": "log_loss", "intercept": True},
+     {"loss": "log_loss", "penalty": "elasticnet", "l1_ratio": 0.5}],
+)  # fmt: skip
+def test_products_of_columns_save_visits_where_columns_are_alike(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows(2, n=400)
+    X[:, 5:] = (X[:, :1] + 0.02 * X[:, 5:]).astype(np.float32)
+    store = make_store(tmp_path, X, y)
+    given = {"penalty": "l1", "C": 300.0, "tol": 1e-6, **settings}
+    model, report = train(store, **given)
+    monkeypatch.setattr("sbm.solver.l1.MOST_GRAM", 0)
+    slow, other = train(store, **given, max_passes=300)
+    assert report["converged"]
+    assert report["visits"] < other["visits"]
+    assert primal(model, X, y) == pytest.approx(report["primal"], rel=1e-9)
+    assert primal(model, X, y) <= primal(slow, X, y) * (1 + 1e-6)
+
+
 def test_estimators_take_the_penalty(tmp_path: Path) -> None:
     X, y = rows(3)
     model, _ = train(make_store(tmp_path, X, y), loss="log_loss", penalty="l1", bias=1.0, tol=1e-8)

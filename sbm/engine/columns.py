@@ -26,7 +26,7 @@ from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
 from sbm.rows import Rows
 from sbm.settings import Settings
-from sbm.solver.l1 import Columns, Labels, Scratch, SparseFit, SparseProblem
+from sbm.solver.l1 import MOST_GRAM, Columns, Labels, Scratch, SparseFit, SparseProblem
 from sbm.solver.problem import Spread
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
@@ -42,6 +42,7 @@ AT_ONCE = 4  # models that are solved at the same time, for any number of thread
 _OF_A_FIT, _OF_ALL = 2, 15
 # Doubles per row: margins of each model, and of each model that is solved.
 _ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
+_MATRICES = 4  # of products of columns, of each model that is solved
 # Bytes per column: feature, start, gain, scale, place; and of each model that is solved. What
 # chooses the features, in turn with the solver, is counted among the doubles per feature.
 _COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 32, 148, 64
@@ -122,6 +123,7 @@ def _plan_columns(
     fits, rows, n = sum(shape.outputs), store.n_rows, shape.n_weights
     weights = shape.models if shape.models > 1 else is_weighted  # with folds, each has its own
     margins = 8 * rows * (1 + weights + _ROW_OF_A_FIT * fits + _ROW_OF_A_SOLVE * solves)
+    margins += 8 * _MATRICES * solves * min(n, MOST_GRAM) ** 2
     nonzero = NONZERO_BYTES[store.value_type]
     # Half of the room has space for any single column.
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(solves)))

@@ -19,7 +19,10 @@ from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Problem, Spread
 
-__all__ = ["Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work", "choose_features"]
+__all__ = [
+    "MOST_GRAM", "Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work",
+    "choose_features",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,6 +39,9 @@ _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
+# Columns whose matrix is formed, if sweeps were not enough; its turns, sweeps in each, and how much
+# further it goes; and what its diagonal gets, of its mean.
+MOST_GRAM, _TURNS, _TURN_SWEEPS, _FURTHER, _RIDGE = 500, 10, 30, 0.1, 1e-10
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -459,6 +465,7 @@ class _Newton:
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
+        self._missed = 0  # nonzeros visited by sweeps that were not enough
         self._center()
         self._losses, self._linear = fit.linearize(scratch, spread)
 
@@ -518,11 +525,14 @@ class _Newton:
         the same number of nonzeros.
         """
         m = n = len(self._near)
-        active, few = self._active, self._few
         self._d[:] = 0.0
-        self._scratch.model[::2] = 0.0
         self.gains[:] = 0.0
-        limit, sweeps, begun = math.inf, 0, self._work.nonzeros
+        if self._matrix_pays():
+            self._solve(_FURTHER * tol)
+            return
+        active, few = self._active, self._few
+        self._scratch.model[::2] = 0.0
+        limit, sweeps, start = math.inf, 0, self._work.nonzeros
         while sweeps < _SWEEPS and not self._is_over():
             was_full = m == n
             begun, self._gained = self._work.nonzeros, 0.0
@@ -548,8 +558,14 @@ class _Newton:
                 again, short = again + nonzeros, short + 1
                 if self._sums[2] < least:
                     break
-        if self._wait > 0 or sweeps < _SWEEPS:  # too early, or the time is up
-            self._wait = max(0, self._wait - 1)
+        if sweeps < _SWEEPS:  # the time is up
+            return
+        self._missed += self._work.nonzeros - start
+        if self._matrix_pays():
+            self._solve(_FURTHER * tol)
+            return
+        if self._wait > 0:
+            self._wait -= 1
             return
         usual = self._gained / max(1, self._work.nonzeros - begun)
         begun = self._work.nonzeros
@@ -557,6 +573,63 @@ class _Newton:
             self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
         else:
             self._patience = 0
+
+    def _matrix_pays(self) -> bool:
+        """Return whether X'HX of the near columns costs no more than the sweeps that missed."""
+        return len(self._near) <= MOST_GRAM and 0 < self._gram_nonzeros() <= self._missed
+
+    def _gram_nonzeros(self) -> int:
+        some, starts = self._near, self._columns.starts
+        return len(some) * int((starts[some + 1] - starts[some]).sum()) // 2
+
+    def _solve(self, tol: float) -> None:
+        """Minimise the model of few columns by means of its matrix, from d = 0."""
+        problem, some = self._fit.problem, self._near
+        penalized = some != self._free
+        l1, l2 = problem.l1 * penalized, problem.l2 * penalized
+        G, g, w, box = self._gram(), self._g[some], self._w[some], self._box[some]
+        d, r, left = np.zeros_like(w), g.copy(), np.empty(1)
+        for _ in range(_TURNS):
+            most = _TURN_SWEEPS * len(some)
+            self._work.updates += self._kernels.descend(G, r, w, d, box, l1, l2, tol, most, left)
+            if left[0] <= tol or self._is_over():
+                break
+            u = w + d
+            mine = np.flatnonzero(u)
+            step, signs = np.zeros_like(u), np.sign(u)
+            slope = (r - l2 * u - l1 * signs)[mine]
+            A = G[np.ix_(mine, mine)]
+            A[np.diag_indices_from(A)] += l2[mine] + _RIDGE * A.diagonal().mean()
+            step[mine] = np.linalg.solve(A, slope)
+            # On the way, a weight that changes its sign makes the descent less steep.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                turns = np.where(signs * step < 0, np.abs(u) / np.abs(step), math.inf)
+                ends = (box - np.copysign(d, d * step)) / np.abs(step)
+            order = np.argsort(turns)
+            falls = 2.0 * np.cumsum(np.r_[0.0, (l1 * np.abs(step))[order]])
+            first, size = _dot(slope, step[mine]), _dot(step[mine], A @ step[mine])
+            flat = np.maximum(np.r_[0.0, turns[order]], (first - falls) / size).min()
+            length = min(float(flat), float(ends.min(initial=math.inf)))
+            d = np.where(turns == length, -w, d + length * step)
+            r = g - G @ d
+        self._d[some] = d
+        self.gains[some] = 0.5 * G.diagonal() * d**2
+
+    def _gram(self) -> Floats:
+        """Return X'HX of the near columns."""
+        columns, scratch, n = self._columns, self._scratch, len(self._near)
+        G = np.empty((n, n))
+
+        def work(part: int) -> None:
+            self._kernels.gram(
+                *columns.arrays, self._fit.problem.bias, self._near, scratch.model[1:], part, 2,
+                (scratch.step, scratch.theta)[part], G,
+            )  # fmt: skip
+
+        list(self._spread(work, range(2)))
+        self._work.nonzeros += self._gram_nonzeros()
+        G[np.diag_indices(n)] += _LEAST_CURVATURE
+        return G
 
     def _conjugate(self) -> float:
         """Move the weights that are not 0 by conjugate gradients; return the model's decrease.

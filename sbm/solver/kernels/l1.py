@@ -7,7 +7,9 @@ the losses. The optimality conditions are g_j = r sign(w_j) + (1-r) w_j if w_j i
 A Newton step minimises the quadratic model of the losses plus the penalty by coordinate descent.
 It keeps e = -H X d, where H is the diagonal curvature of the losses and d the step, so that a visit
 of column j is one product e·x_j and one addition of -δ H x_j (Yuan, Ho and Lin 2012, newGLMNET). A
-line search then finds the length of the step.
+line search then finds the length of the step. If sweeps over the columns are not enough, and there
+are few columns, X'HX is formed. Then sweeps over it alternate with steps to the optimum of the
+weights that are not 0 (feature-sign search; Lee, Battle, Raina and Ng 2007).
 
 The certificate. For any θ, and for r < 1,
 
@@ -50,7 +52,8 @@ from numba import njit
 from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
-    "center", "collect", "count", "curvatures", "differentiate", "dual", "linearize", "movers",
+    "center", "collect", "count", "curvatures", "descend", "differentiate", "dual", "gram",
+    "linearize", "movers",
     "multiply", "near", "products", "sweep", "visit",
 ]  # fmt: skip
 
@@ -500,3 +503,66 @@ def multiply(starts, rows, places, values, dense, bias, some, d, out):
         for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
             i, at = _next(rows, places, p, at, i)
             out[i] += step if values is None else step * np.float64(values[p])
+
+
+@njit(nogil=True, error_model="numpy", fastmath=_SUM)
+def gram(starts, rows, places, values, dense, bias, some, H, first, by, column, G):
+    """Write X'HX of some columns: every by-th row of its lower triangle from `first`, mirrored.
+
+    Every second number of H belongs to a row; `column`, shape (n_rows,), is scratch.
+    """
+    column[:] = 0.0
+    for a in range(first, len(some), by):
+        k = some[a]
+        _scatter(starts, rows, places, values, k, dense, bias, H, column)
+        for b in range(a + 1):
+            G[a, b] = _product(starts, rows, places, values, some[b], dense, bias, column, 1)
+            G[b, a] = G[a, b]
+        if k == dense:
+            column[:] = 0.0
+            continue
+        at, i = _first(places, k), np.uint64(0)
+        for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+            i, at = _next(rows, places, p, at, i)
+            column[i] = 0.0
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _scatter(starts, rows, places, values, k, dense, bias, H, column):
+    """Write H x_k to its rows."""
+    if k == dense:
+        for i in range(len(column)):
+            column[i] = bias * H[2 * i]
+        return
+    at, i = _first(places, k), np.uint64(0)
+    for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+        i, at = _next(rows, places, p, at, i)
+        column[i] = H[_TWO * i] if values is None else H[_TWO * i] * np.float64(values[p])
+
+
+@njit(nogil=True, error_model="numpy", fastmath=_SUM)
+def descend(G, r, w, d, box, lasso, ridge, tol, most, left):
+    """Minimise d'Gd/2 - g·d plus the penalty of w + d by coordinate descent on d.
+
+    G is symmetric, and r is g - G d. `lasso` and `ridge` are those of each weight, which moves at
+    most box[a] from w[a]. Ends when the sum of the violations in a sweep, written to left[0], is at
+    most `tol`, or after `most` updates. Returns the number of updates.
+    """
+    updates, before = 0, -1
+    while before < updates < most:
+        before, left[0] = updates, 0.0
+        for a in range(len(r)):
+            now, size = w[a] + d[a], G[a, a] + ridge[a]
+            slope = r[a] - ridge[a] * now
+            left[0] += _violation(slope, now, lasso[a])
+            new = _minimum(now + slope / size, lasso[a] / size)
+            new = min(max(new, w[a] - box[a]), w[a] + box[a])
+            if new == now:
+                continue
+            updates += 1
+            step, d[a] = new - now, new - w[a]
+            for b in range(len(r)):
+                r[b] -= step * G[a, b]
+        if left[0] <= tol:
+            break
+    return updates
