@@ -526,7 +526,9 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
     """Return the bytes per row in the working set and in spilling, without nonzeros."""
     outputs, n = shape.outputs, len(shape.outputs)
     # Every problem has its own working set.
-    work, spill = n * (_WORK_ROW + shape.row_bytes) * (not shape.is_accelerated), n * _SPILL_ROW
+    work, spill = n * (_WORK_ROW + shape.row_bytes), n * _SPILL_ROW
+    if shape.is_accelerated:  # alphas of one problem after the other are stored
+        work, spill = 0, _SPILL_ROW
     if shape.listed:
         room = sum(min(variables, k) for k in outputs)
         work += n * _LIST_WORK_ROW + room * _VARIABLE

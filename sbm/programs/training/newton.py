@@ -23,6 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which a matrix is considered
+AT_ONCE = 4  # problems whose rows are visited side by side, for any number of threads
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
 # Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
@@ -31,7 +32,9 @@ _LEAST_WORK, _UNNOTICED = 1e7, 5e7
 _LEAST_PIECE = 16_000  # rows
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
-_VISIT_ROW = 48  # bytes of a row that is visited many times, besides its variables
+# Bytes of a row that is visited many times, besides its variables; and of each problem for which
+# this happens at the same time.
+_VISIT_ROW, _VISIT_AT_ONCE = 24, 24
 _LISTS_ROW, _VARIABLES = 120, 48  # bytes of its list, and for each variable, with copies
 # Visits of all rows, by conjugate gradients and by accelerated descent of a squared loss, of
 # another and of a joint one.
@@ -128,7 +131,8 @@ def newton_row_bytes(
     if is_wide(settings, store, problems):
         outputs = problems[0].n_outputs
         lists = _LISTS_ROW + _VARIABLES * outputs if problems[0].listed else 0
-        return _VISIT_ROW + 8 * len(problems) + lists
+        visits = _VISIT_ROW + _VISIT_AT_ONCE * min(len(problems), AT_ONCE)
+        return visits + 8 * len(problems) + lists
     return _SEARCH_ROW if is_smooth(problems[0].loss) else 0
 
 

@@ -18,6 +18,7 @@ from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import (
+    AT_ONCE,
     accelerates,
     is_smooth,
     is_wide,
@@ -163,8 +164,12 @@ class NewtonSteps:
                 self.best[k] = certificate
             moving.append(k)
         # The other methods use all threads for each learner.
-        spread = self._engine.team.map if self._accelerates else map
-        return any(list(spread(lambda k: self.methods[k].move(found[k], tol), moving)))
+        spread, n = (self._engine.team.map, AT_ONCE) if self._accelerates else (map, 1)
+        moved = list[bool]()
+        for first in range(0, len(moving), n):
+            some = moving[first : first + n]
+            moved += spread(lambda k: self.methods[k].move(found[k], tol), some)
+        return any(moved)
 
     def record(self) -> dict[str, Any]:
         """Return the scalars of the state, as JSON."""
