@@ -450,12 +450,6 @@ class Settings:
         "10m", _DURATION, "Maximum time to wait for the other processes.", metavar="T",
         commands="train", ignored_by="tune plan stream",
     )
-    class_blocks: int | None = _setting(
-        None, _Rule(int, (None,), lambda n: 4 <= n <= 1024, "from 4 to 1024"),
-        "Divide the classes into N blocks and solve them on N / 2 threads, for weston_watkins.",
-        "The model depends on N, not on the number of threads.", metavar="N",
-        unset="one thread solves", commands="train",
-    )
     checkpoint_every: float | str = _setting(
         "5m", _DURATION, "Time between checkpoints within a pass; 0: only at its end.",
         metavar="T", commands="train tune", ignored_by="plan stream",

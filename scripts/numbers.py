@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.papers.claims import VERDICTS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -443,7 +445,7 @@ def claims() -> str:
         for claim in result(path.stem)["tables"]["claims"]
     ]
     counts = Counter(claim["holds"] for claim in found)
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("yes", "partly", "no"))
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     return f"**{len(found)} claims, each on one data set: {said}.**\n"
 
 

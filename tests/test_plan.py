@@ -146,7 +146,6 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
         ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too small .*3\.sbm"),
         ("2", {"calibrate": True}, {}, SettingsError, "calibrate"),
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
-        ("3", {"class_blocks": 4, "loss": "weston_watkins"}, {}, SettingsError, "class_blocks"),
         ("2", {}, {"seconds": 0}, SettingsError, "seconds is 0"),
         ("2", {}, {"processes": 0}, SettingsError, "launch is 0"),
         ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least --mem"),

@@ -59,7 +59,6 @@ RANGES = {
     "calibrate": ({True: True}, [1]),
     "seed": ({0: 0, 2**63 - 1: 2**63 - 1}, [-1, 2.0, 2**63, 10**400]),
     "comm_timeout": ({"10m": 600.0}, ["late"]),
-    "class_blocks": ({None: None, 4: 4, 1024: 1024}, [3, 1025]),
     "checkpoint_every": ({0: 0.0}, ["often"]),
     "threads": ({1: 1, None: None}, [0, 1.5]),
 }  # fmt: skip

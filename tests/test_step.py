@@ -18,7 +18,6 @@ from sbm.rows import Arena
 from sbm.solver import problem as problem_module
 from sbm.solver import workers as workers_module
 from sbm.solver.cache import POLICIES, WorkingSet
-from sbm.solver.class_blocks import ClassBlocks, deal_classes
 from sbm.solver.gap import GapWatch
 from sbm.solver.problem import Damping, MultiProblem, OneClass, Problem, Rounds
 from sbm.solver.variables import DenseSet, ListPool
@@ -239,7 +238,7 @@ class Listed(Defined):
 def make(
     case, seed=0, n_blocks=3, rows_each=9, cache_rows=10, rounds=2, *, bias=0.0, zero=False,
     weighted=False, values=True, policy="gradient", classes=5, cost=0.7, solver_seed=0,
-    cache_nnz=50, class_blocks=0, **options,
+    cache_nnz=50, **options,
 ):  # fmt: skip
     """A simulation on random rows; with `zero` a class has cost 0, weights are 0 to 1.5."""
     loss, random = LOSSES[case.loss], np.random.default_rng(seed)
@@ -250,9 +249,6 @@ def make(
         costs = cost * (1 + 0.5 * np.cos(np.arange(n_classes)))
         costs[n_classes // 2] *= not zero
         problem = MultiProblem(loss, costs, cost, bias)
-        if class_blocks:
-            parts = deal_classes(np.bincount(y, minlength=n_classes), class_blocks)
-            problem = ClassBlocks(loss, costs, cost, bias, blocks=parts)
     elif case.labels == 2:
         problem = Problem(loss, cost, 0.0 if zero else 0.6 * cost, 1, bias)
     else:
@@ -292,20 +288,6 @@ def test_steps_keep_invariants_and_raise_dual(
     values = values or case not in SINGLE
     sim = make(case, seed, classes=classes, values=values, row_variables=row_variables, **options)
     check_steps(sim, seed, screened and sim.loss.rests)
-
-
-@pytest.mark.long
-@given(
-    seed=st.integers(0, 10**6), classes=st.sampled_from([4, 5, 17, 33]),
-    class_blocks=st.integers(4, 9), row_variables=st.sampled_from([None, 1, 2]),
-    bias=st.sampled_from([0.0, 1.5]), weighted=st.booleans(), rounds=st.integers(1, 4),
-)  # fmt: skip
-def test_class_block_steps_keep_invariants(seed, **options):
-    case = next(c for c in KINDS if c.loss == "weston_watkins")
-    sim = make(case, seed, cost=3.0, zero=seed % 2 == 0, **options)
-    starved = check_steps(sim, seed, screened=False)
-    assert starved == 0 or options["row_variables"] is not None
-    assert sim.working.score[: sim.working.n_cached].min(initial=0) > -np.inf
 
 
 @pytest.mark.parametrize("case", SINGLE, ids=str)

@@ -477,7 +477,7 @@ def test_late_value_other_than_1_is_learned():
     [
         *(({name: value}, f"^{name} ") for name, value in (
             ("tol", 0.1), ("max_passes", 3), ("time_limit", 3), ("warm_start", "x"),
-            ("calibrate", True), ("class_blocks", 4), ("weights", "x"), ("rounds", "2,3"),
+            ("calibrate", True), ("weights", "x"), ("rounds", "2,3"),
             ("class_weight", "balanced"),
         )),
         ({"class_weight": {7: 2.0}, "options": {"classes": (-1, 1)}}, "class_weight .* 7.*classes"),

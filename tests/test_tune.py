@@ -345,7 +345,7 @@ def test_bad_grids_are_refused(text):
         ("2-4", {"metric": "macro_f1"}, "metric macro_f1 .*accuracy or auc"),
         ("3-4", {"metric": "auc"}, "metric auc .*accuracy or macro_f1"),
         ("0-4", {"metric": "accuracy", "loss": "squared_error"}, "accuracy .*mse or mae or r2"),
-        ("2-4", {"loss": "one_class"}, "one_class"), ("2-4", {"class_blocks": 4}, "class_blocks"),
+        ("2-4", {"loss": "one_class"}, "one_class"),
         ("2-4", {"warm_start": "a.model"}, "warm_start"), ("2-4", {"calibrate": True}, "calibrate"),
         ("2-4", {"weights": "-"}, "weights"),
     ],

@@ -54,7 +54,7 @@ GROUPS = {
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
                      "categorical", "weight", "exclude", "feature_names", "names",
                      "keep_store"), _TEXT),
-    **dict.fromkeys(("launch", "class_blocks", "comm_timeout"), _PROCESSES),
+    **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
 

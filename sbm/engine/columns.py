@@ -128,7 +128,7 @@ def _plan_columns(
     # Half of the room has space for any single column.
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(solves)))
     plain = replace(
-        shape, outputs=(1,), listed=False, paired=False, may_join=False,
+        shape, outputs=(1,), listed=False, may_join=False,
         copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
     )  # fmt: skip
 

@@ -59,9 +59,6 @@ _VARIABLE = 12
 _SPILL_VARIABLE = 4 * 12 + 9 + 8
 # Candidates for the planned variables per row; the largest that fits is used. Most rows need few.
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
-# Class blocks: bytes per row and per variable of the arrays of a pair of blocks.
-_PAIR_ROW = 160 + 4 * (FEW + 2)
-_PAIR_VARIABLE = 96
 # Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Most nonzeros times outputs of a single part: a round of them takes a second or so.
@@ -140,8 +137,6 @@ class Shape:
         Columns of W for each problem.
     listed : bool
         Whether rows have lists of variables instead of one each.
-    paired : bool
-        Whether lists are solved by pairs of class blocks.
     copies : int
         Number of arrays of the size of W, including those for screening and certificates.
     row_bytes : int
@@ -171,7 +166,6 @@ class Shape:
     n_weights: int
     outputs: Sequence[int] = (1,)
     listed: bool = False
-    paired: bool = False
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
@@ -533,7 +527,6 @@ def row_bytes(shape: Shape, variables: int) -> tuple[int, int]:
         room = sum(min(variables, k) for k in outputs)
         work += n * _LIST_WORK_ROW + room * _VARIABLE
         work += sum(4 * (FEW + 2) for k in outputs if k > MANY)
-        work += shape.paired * (_PAIR_ROW + room * _PAIR_VARIABLE)
         spill += n * _LIST_SPILL_ROW + room * _SPILL_VARIABLE
     if shape.ranks > 1:  # alphas before a sum, after it, and in between
         spill += 3 * (n * 8 + (room * _VARIABLE if shape.listed else 0))

@@ -10,7 +10,6 @@ from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
 from sbm.settings import Settings
-from sbm.solver.class_blocks import ClassBlocks, deal_classes
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_label, format_number
@@ -163,10 +162,7 @@ def _classify(
     is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
     if loss.joint or (len(labels) > 2 and is_listed):
         costs = settings.C * np.array(weights)
-        if settings.class_blocks is None:
-            return [MultiProblem(loss, costs, settings.C, settings.bias)]
-        blocks = deal_classes(rows.label_counts, settings.class_blocks)
-        return [ClassBlocks(loss, costs, settings.C, settings.bias, blocks=blocks)]
+        return [MultiProblem(loss, costs, settings.C, settings.bias)]
 
     def one(positive: int, weight: float, other: float) -> Problem:
         C = settings.C
@@ -251,11 +247,6 @@ def _check_options(settings: Settings, loss: Loss) -> None:
         raise SettingsError("bias and intercept exclude each other; leave out one of them")
     if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
         raise SettingsError("l1_ratio applies only to penalty elasticnet; leave it out")
-    if settings.class_blocks is not None and loss.name != "weston_watkins":
-        raise SettingsError(
-            f"class_blocks is {settings.class_blocks}, but it applies only to weston_watkins; "
-            f"leave it out with {loss.name}"
-        )
     if settings.nu != Settings.nu and loss.name != "one_class":
         raise SettingsError(
             f"nu is {format_number(settings.nu)}, but it applies only to one_class; "

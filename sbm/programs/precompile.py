@@ -37,7 +37,7 @@ _TINY = {
 _SETTINGS: dict[str, dict[str, Any]] = {
     # The first loss of each kernel: one with alphas at bounds, so that rows are screened.
     **{loss.kernel: {"loss": loss.name} for loss in reversed(LOSSES.values()) if loss.kernel},
-    "multiclass": {"loss": "weston_watkins", "class_blocks": 4},
+    "multiclass": {"loss": "weston_watkins"},
     "one-vs-rest": {"loss": "hinge"},
     # The weight of a class keeps the weights of features from being 0.
     SPARSE: {
@@ -262,8 +262,6 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})
-            if solver == "newton":
-                settings = replace(settings, class_blocks=None)
             if WEIGHTED in command:
                 settings = replace(settings, weights=str(weights))
             path = Path(folder, f"{command}-{k}.model")

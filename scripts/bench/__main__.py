@@ -4,12 +4,12 @@
     python -m scripts.bench grid --quick
 
 Every number is a median over ``--runs`` runs, in which the contestants alternate; ratios are
-medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels, or ten for
-benchmarks of several classes. By default ``scripts.data.synthetic`` makes it, and it is removed
-at the end. Some benchmarks take several texts (repeat ``--data``). If accuracy is measured, the
-last tenth of the lines is held out unless ``--test`` names a text. The report goes to stdout as
-Markdown, and with ``-o`` to PREFIX.md, PREFIX.json and, if there is a picture, PREFIX.png.
-``--quick`` uses a toy size, which only shows that everything still runs.
+medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels. By default
+``scripts.data.synthetic`` makes it, and it is removed at the end. Some benchmarks take several
+texts (repeat ``--data``). If accuracy is measured, the last tenth of the lines is held out unless
+``--test`` names a text. The report goes to stdout as Markdown, and with ``-o`` to PREFIX.md,
+PREFIX.json and, if there is a picture, PREFIX.png. ``--quick`` uses a toy size, which only shows
+that everything still runs.
 
     python -m scripts.bench all --reference ../shared/data --keep MADE -o scripts/results/all
 
@@ -22,7 +22,6 @@ with `benchmark` of `scripts.bench.registry`.
 import sys
 
 from scripts.bench import (
-    blocks,
     charts,
     converge,
     drift,
@@ -45,7 +44,7 @@ from scripts.bench import (
 from scripts.bench.registry import Registry, main
 
 MODULES = (
-    grid, text, kernel, stream, training, tune, plan, nightly, blocks, memory, drift,
+    grid, text, kernel, stream, training, tune, plan, nightly, memory, drift,
     optima, ranks, workers, sparse, newton, converge, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {

@@ -136,11 +136,6 @@ RESULTS = {
         "and memory; passes with a quarter of the memory; the path of C",
         "bench sparse --reference REFERENCE -o OUT",
     ),
-    "class-blocks": Result(
-        "Weston-Watkins with all classes together and by blocks of classes, on one thread and two",
-        "bench class-blocks --data NEWS20 --data LETTER --runs 1 --max-passes 25 -C 0.01 "
-        "--mem 1GB -o OUT",
-    ),
     "ranks": Result(
         "processes that train one model over MPI: passes, visits, bytes sent and foreseen; time",
         "bench ranks --reference REFERENCE --trigrams TRIGRAMS -o OUT",
@@ -193,7 +188,7 @@ RESULTS = {
         "papers dcd --data A9A --data FARM_ADS --data TRIGRAMS -o OUT",
     ),
     "paper-ww": Result(
-        "tables C.1 and 2, figure 2 of the Weston-Watkins paper",
+        "tables C.1 and 2 of the Weston-Watkins paper",
         "papers ww --data LETTER --data PENDIGITS --unit NEWS20 -o OUT",
     ),
     "torture-files": Result(

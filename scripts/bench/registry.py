@@ -141,7 +141,6 @@ OPTIONS: dict[str, Option] = {
     "costs": Option(_positive, "other values of C"),
     "nights": Option(_count, "number of nights of each kind"),
     "also": Option(Path, "more data", repeated=True),
-    "class_blocks": Option(_count, "blocks of classes"),
     "processes": Option(_count, "numbers of processes"),
     "passes": Option(_count, "passes of each training"),
     "online_passes": Option(_count, "passes of Pegasos and Vowpal Wabbit"),
@@ -163,7 +162,6 @@ class Benchmark:
     quick: Mapping[str, Any] = field(default_factory=dict)
     rows: int = 0
     needs_test: bool = False
-    classes: int = 2
     several: bool = False
     runs: int = 5
     axes: tuple[Axes, ...] = ()
@@ -189,9 +187,9 @@ def benchmark(registry: Registry, name: str = "", **facts: Any) -> Callable[[Run
     **facts
         ``options``: names with defaults (or with an `Option`); ``quick``: options that ``--quick``
         changes; ``rows`` of the synthetic data, 0 for a benchmark without ``--data``;
-        ``classes`` of it; ``needs_test``: whether accuracy is measured; ``several``: whether
-        several texts may be given; ``runs`` of each contestant, 0 if nothing is repeated;
-        ``axes``: panels of the picture.
+        ``needs_test``: whether accuracy is measured; ``several``: whether several texts may be
+        given; ``runs`` of each contestant, 0 if nothing is repeated; ``axes``: panels of the
+        picture.
     """
 
     def register(run: Run) -> Run:
@@ -248,8 +246,7 @@ def _find_data(one: Benchmark, args: argparse.Namespace, report: Report) -> None
         rows = args.rows or (QUICK_ROWS if args.quick else one.rows)
         features = QUICK_FEATURES if args.quick else FEATURES
         shape = ("--rows", rows, "--features", features, "--nnz", 10, "--power", 0.8)
-        more = () if one.classes == 2 else ("--classes", one.classes)
-        report.data["name"] = make_text(texts[0], *shape, *more)
+        report.data["name"] = make_text(texts[0], *shape)
     else:
         texts = [existing(path) for path in (args.data if one.several else [args.data])]
         report.data["name"] = ", ".join(path.name for path in texts)

@@ -10,7 +10,7 @@ BENCHMARKS: Registry = {}
 
 
 @benchmark(
-    BENCHMARKS, rows=2_000_000, classes=2, several=True,
+    BENCHMARKS, rows=2_000_000, several=True,
     options={**TRAINING, "mem": "2GB", "threads": [1, 3, 4, 8]}, quick={"max_passes": 2},
 )  # fmt: skip
 def workers(args: argparse.Namespace, report: Report) -> None:

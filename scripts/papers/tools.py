@@ -1,7 +1,8 @@
 """Shared tools of the paper experiments: claims and curves.
 
 Each experiment checks every claim of the paper by a rule: the claim holds (yes), does not hold
-(no), or holds in part (partly). No verdict is written by hand.
+(no), or holds in part (partly). No verdict is written by hand. A claim about a method that was
+dropped is only named.
 """
 
 import math
@@ -60,6 +61,13 @@ class Claims:
             "paper": self._paper, "where": where or self._where, "claim": claim, "data": data,
             "expected": expected, "here": here, "holds": holds,
             "why": "" if holds == "yes" else why,
+        })  # fmt: skip
+
+    def name_dropped(self, claim: str, data: str, where: str, why: str) -> None:
+        """Name a claim about a method that was dropped, and why it was."""
+        self._rows.append({
+            "paper": self._paper, "where": where, "claim": claim, "data": data, "expected": "",
+            "here": "", "holds": "dropped", "why": why,
         })  # fmt: skip
 
 

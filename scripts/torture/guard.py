@@ -32,7 +32,7 @@ OUTCOME = "SBM_TORTURE_OUTCOME"  # a file for what was found
 READERS = (
     "libsvm", "text", "live", "arrivals", "inputs", "inputs_arrays", "codec", "chunks", "alphas"
 )  # fmt: skip
-TRAININGS = ("kernels", "losses_train", "class_blocks", "onepass", "tune", "predict")
+TRAININGS = ("kernels", "losses_train", "onepass", "tune", "predict")
 LARGEST = 1 << 20  # bytes of an array that is copied
 
 Array = npt.NDArray[Any]

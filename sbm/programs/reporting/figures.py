@@ -333,7 +333,7 @@ def _convert(event: Event) -> PassFigures | BlockFigures | dict[str, float] | No
         bytes_read=_count(event, "bytes_read"),
         cached=_count(event, "cached_rows"),
         free=_count(event, "cached_free"),
-        zero=_count({"cached_zero": 0, **event}, "cached_zero"),  # class blocks have no cache
+        zero=_count(event, "cached_zero"),
         weights=_optional(event, "nonzero_weights"),
         resident=_count(event, "resident_bytes"),
     )

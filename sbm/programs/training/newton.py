@@ -64,7 +64,6 @@ def newton_refusal(settings: Settings) -> str:
             return f"loss {loss.name}"
         unsupported = {
             "calibrate": settings.calibrate,
-            "class_blocks": settings.class_blocks is not None,
             "a share of the rows to validate": isinstance(settings.validate, float),
         }  # fmt: skip
         for what, is_set in unsupported.items():

@@ -211,26 +211,24 @@ def shape_of(
     Shape
     """
     # W, and a copy to screen and certify with; one-class adds the sum of all rows and mixtures; a
-    # warm start adds the earlier W; class blocks add the columns of a pair.
-    copies = 5 if isinstance(problems[0], OneClass) else 2
+    # warm start adds the earlier W.
+    is_one_class = isinstance(problems[0], OneClass)
+    copies = 5 if is_one_class else 2
     held_out = models > 1 or isinstance(settings.validate, float)
-    targets, paired = not problems[0].classify, settings.class_blocks is not None
+    targets = not problems[0].classify
     n_weights = store.n_features + (problems[0].bias > 0)
     shared = 0
     if processes > 1:
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
     workers = choose_workers(settings.threads, store, problems[0], len(problems) * models)
-    has_step = paired or isinstance(problems[0], OneClass)  # of its own
     return Shape(
         n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
-        paired=paired,
         copies=copies
         + (settings.warm_start is not None)
         + (processes > 1)
-        + paired
         + (workers if processes == 1 and workers > 1 else 0),
         row_bytes=4 * targets
         + 8 * has_weights(settings, store)
@@ -247,7 +245,7 @@ def shape_of(
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=models,
-        may_join=settings.parts == "auto" and models == 1 and not has_step,
+        may_join=settings.parts == "auto" and models == 1 and not is_one_class,
         is_accelerated=is_wide(settings, store, problems) and accelerates(problems[0], processes),
         advice=_advice(settings, store, problems[0]),
     )

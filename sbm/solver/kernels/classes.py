@@ -13,8 +13,7 @@ from sbm.solver.kernels.vectors import add8, add_sizes8, largest8, store8, zeros
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
-    "decision_error", "move", "move_damped", "prefetch_weights", "put_columns", "squared_norm",
-    "take_columns",
+    "decision_error", "move", "move_damped", "prefetch_weights", "squared_norm",
 ]  # fmt: skip
 
 # Sums over the classes of a row may be computed in any order, so they are vectorized. No value of
@@ -223,19 +222,3 @@ def count_nonzero(beta, n_outputs):
     for k in range(n_outputs):
         n += beta[k] != 0.0
     return n
-
-
-@njit(nogil=True, error_model="numpy")
-def take_columns(W, columns, part):
-    """Copy some columns of W to the array `part`."""
-    for f in range(np.uint64(len(W))):
-        for j in range(np.uint64(len(columns))):
-            part[f, j] = W[f, np.uint64(columns[j])]
-
-
-@njit(nogil=True, error_model="numpy")
-def put_columns(part, columns, W):
-    """Copy the columns of `part` to some columns of W."""
-    for f in range(np.uint64(len(W))):
-        for j in range(np.uint64(len(columns))):
-            W[f, np.uint64(columns[j])] = part[f, j]
