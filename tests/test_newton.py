@@ -351,6 +351,6 @@ def test_conjugate_gradients_end_where_the_gradient_is_zero(
     rows = [f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"]
     (tmp_path / "a.svm").write_text("".join(rows))
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=2)
-    settings = {"loss": "log_loss", "solver": "newton", "parts": "blocks", "tol": 1e-18}
+    settings = {"loss": "log_loss", "solver": "newton", "intercept": True, "tol": 1e-18}
     model, _ = sbm.train(tmp_path / "a.sbm", tmp_path / "a.model", {**settings, "max_passes": 3})
     assert not model.W.any()

@@ -130,8 +130,9 @@ class Accelerated(Newton):
         # Rounds that follow each other without a pause leave out rows that are at rest.
         nnz = sum(int(one.rows.lengths.sum()) for one in every)
         together = max(1, _VISITS // max(1, nnz * n_outputs)) if len(every) == 1 else 1
-        self.visits = _STEPS * int(self.rounds)
-        for _ in range(_STEPS):
+        steps = _STEPS if self.kappa > 0.0 else 1
+        self.visits = steps * int(self.rounds)
+        for _ in range(steps):
             self._extrapolate()
             for one in every:
                 one.rest[:] = 0
@@ -147,6 +148,8 @@ class Accelerated(Newton):
         """Choose κ; with all α at 0, W = θY."""
         sizes = [mean_square(one.starts, one.lengths, one.values) for one in self._rows.values()]
         size = self.problem.largest_cost * max(sizes)
+        if self.problem.loss.kernel == "logistic":
+            size *= 0.25  # its curvature, at most
         easy = max(_EASY[self.problem.loss.joint], math.sqrt(size))
         self.kappa = max(0.0, size / easy - 1.0)
         self.momentum = 0

@@ -74,6 +74,7 @@ def defaults(args: argparse.Namespace, report: Report) -> None:
     CPU seconds of each process, from a store; solver: n if it was Newton's method in the end;
     otherwise the gap that was reached after --seconds.
     """
+    run_process(sbm_command("precompile"))
     for name in args.sets:
         text, store = args.folder / f"{name}.svm", args.folder / f"{name}.sbm"
         if name == "income":

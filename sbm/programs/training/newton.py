@@ -36,9 +36,8 @@ _SEARCH_ROW = 16  # bytes: a decision value, and its change
 # this happens at the same time.
 _VISIT_ROW, _VISIT_AT_ONCE = 24, 24
 _LISTS_ROW, _VARIABLES = 120, 48  # bytes of its list, and for each variable, with copies
-# Visits of all rows, by conjugate gradients and by accelerated descent of a squared loss, of
-# another and of a joint one.
-_PRODUCTS, _VISITS, _JOINT_VISITS = 100, {True: 150, False: 200}, 500
+# Visits of all rows without a matrix: of a squared loss, of another, and of a joint one.
+_VISITS, _JOINT_VISITS = {True: 150, False: 200}, 500
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
 _LEAST_NEAR = 150  # rows near a kink per weight, if there are as many
@@ -118,7 +117,7 @@ def is_wide(settings: Settings, store: BlockStore, problems: Sequence[AnyProblem
 
 def accelerates(problem: AnyProblem, processes: int) -> bool:
     """Return whether training without a matrix is by accelerated coordinate descent."""
-    return problem.loss.rests and not problem.intercept and processes == 1
+    return not problem.intercept and processes == 1
 
 
 def newton_row_bytes(
@@ -230,8 +229,7 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     first, outputs = problems[0], sum(problem.n_outputs for problem in problems)
     sample = sample_rows(store, is_smooth(first.loss))
     near = 0 if is_smooth(first.loss) else min(store.n_rows, _rows_near(store, sample))
-    visits = _VISITS[first.loss.squared] if first.loss.rests else _PRODUCTS
-    visits = _JOINT_VISITS if first.loss.joint else visits
+    visits = _JOINT_VISITS if first.loss.joint else _VISITS[first.loss.squared]
     visits *= first.loss.joint or store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
     return Work(
