@@ -57,7 +57,9 @@ _WITH_NEWTON = ("logistic", "svc", "svr", "multiclass")
 _MORE = {
     "svr": [{"loss": "squared_error", "task": "classification"}],
     # Without an intercept, features have weights; in the least memory, columns are packed.
-    SPARSE: [_SETTINGS[SPARSE] | {"intercept": False, "mem": mem} for mem in ("2GB", "1MB")],
+    SPARSE: [
+        _SETTINGS[SPARSE] | {"intercept": False, "mem": mem} for mem in ("2GB", "2GB", "1MB", "1MB")
+    ],
 }
 
 
@@ -255,10 +257,11 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
         kernel = command.removesuffix(RANKS).removesuffix(WEIGHTED).removesuffix(NEWTON)
-        if kernel == SPARSE:
-            # So that conjugate gradients follow.
-            setattr(importlib.import_module("sbm.solver.l1"), "_SWEEPS", 1)  # noqa: B010
+        l1 = importlib.import_module("sbm.solver.l1")
         for k, chosen in enumerate([_SETTINGS[kernel], *_MORE.get(kernel, [])]):
+            if kernel == SPARSE:
+                # So that conjugate gradients, or a matrix of products, follow.
+                vars(l1).update(_SWEEPS=1, _GRAM_SHARE=0, MOST_GRAM=500 * (k % 2))
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})

@@ -42,6 +42,7 @@ _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzero
 # Columns whose matrix is formed, if sweeps were not enough; its turns, sweeps in each, and how much
 # further it goes; and what its diagonal gets, of its mean.
 MOST_GRAM, _TURNS, _TURN_SWEEPS, _FURTHER, _RIDGE = 500, 10, 30, 0.1, 1e-10
+_GRAM_SHARE = 1.0  # of the nonzeros of its products that sweeps miss before
 _NEAR = 0.9  # share of its bound that makes a feature worth a visit
 
 
@@ -576,7 +577,8 @@ class _Newton:
 
     def _matrix_pays(self) -> bool:
         """Return whether X'HX of the near columns costs no more than the sweeps that missed."""
-        return len(self._near) <= MOST_GRAM and 0 < self._gram_nonzeros() <= self._missed
+        pays = _GRAM_SHARE * self._gram_nonzeros() <= self._missed
+        return self._missed > 0 and len(self._near) <= MOST_GRAM and pays
 
     def _gram_nonzeros(self) -> int:
         some, starts = self._near, self._columns.starts
