@@ -257,11 +257,12 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
         kernel = command.removesuffix(RANKS).removesuffix(WEIGHTED).removesuffix(NEWTON)
-        l1 = importlib.import_module("sbm.solver.l1")
+        l1 = vars(importlib.import_module("sbm.solver.l1"))
+        usual_l1 = dict(l1)
         for k, chosen in enumerate([_SETTINGS[kernel], *_MORE.get(kernel, [])]):
             if kernel == SPARSE:
                 # So that conjugate gradients, or a matrix of products, follow.
-                vars(l1).update(_SWEEPS=1, _GRAM_SHARE=0, MOST_GRAM=500 * (k % 2))
+                l1.update(_SWEEPS=1, _GRAM_SHARE=0, MOST_GRAM=500 * (k % 2))
             solver = "newton" if NEWTON in command else "dual"
             usual = {"rounds": 2, "parts": "blocks", "solver": solver}
             settings = Settings(**{**usual, **chosen})
@@ -286,6 +287,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
                     settings = replace(settings, class_weight={1.0: 3.0})
                 train(store, path, replace(settings, max_passes=2), resume=False)
                 newton.MOST_FEATURES = most
+        l1.update(usual_l1)
     return None
 
 
