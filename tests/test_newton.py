@@ -333,6 +333,25 @@ def test_products_resume_to_the_same_bytes(
     assert path.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("wide")
+def test_time_limit_ends_accelerated_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = Case("hinge", 2).rows(n=400, noise=2.0)
+    store, calls = make_store(tmp_path, X, y), [0]
+
+    def is_late(self: Any) -> bool:
+        calls[0] += 1
+        return calls[0] > 3
+
+    monkeypatch.setattr("sbm.programs.training.training.Training.is_late", is_late)
+    settings = {"loss": "hinge", "C": 1000.0, "solver": "newton", "tol": 1e-9, "bias": 0.0}
+    _, report = sbm.train(store, tmp_path / "m.model", settings)
+    assert not report["converged"]
+    assert report["rounds"] == [61, 1]  # three steps of 20 rounds, not five
+    assert 0 < report["relative_gap"] < 1
+
+
 def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(20_000, 40))
     store = make_store(tmp_path, X, np.sign(X[:, 0] + 0.1), blocks=12)

@@ -79,15 +79,15 @@ class Accelerated(Newton):
     Parameters
     ----------
     given : Given
-    pause : callable
-        Called after each round; may raise an exception.
+    is_late : callable
+        Called after some rounds; returns whether to end the pass, and may raise an exception.
     """
 
     is_new = False
 
-    def __init__(self, given: Given, pause: Callable[[], None]) -> None:
+    def __init__(self, given: Given, is_late: Callable[[], bool]) -> None:
         super().__init__(given)
-        self._pause = pause
+        self._is_late = is_late
         self._rows: dict[int, Rows] = {}
         self._alphas: dict[int, Alphas] = {}  # by block
         self._random = np.array([1], np.uint64)  # state of the kernels' generator
@@ -127,22 +127,31 @@ class Accelerated(Newton):
             _Visits(rows, self._alphas[k], self._random, n_outputs)
             for k, rows in self._rows.items()
         ]
-        # Rounds that follow each other without a pause leave out rows that are at rest.
-        nnz = sum(int(one.rows.lengths.sum()) for one in every)
-        together = max(1, _VISITS // max(1, nnz * n_outputs)) if len(every) == 1 else 1
-        steps = _STEPS if self.kappa > 0.0 else 1
-        self.visits = steps * int(self.rounds)
-        for _ in range(steps):
+        self.visits = 0
+        for _ in range(_STEPS if self.kappa > 0.0 else 1):
             self._extrapolate()
-            for one in every:
-                one.rest[:] = 0
-            for first in range(0, int(self.rounds), together):
-                for one in every:
-                    one.run(problem, self.W, min(together, int(self.rounds) - first))
-                self._pause()
+            if self._descend(every, problem):
+                break
         self._alphas = {k: one.alpha() for k, one in zip(self._rows, every, strict=True)}
         self.rounds *= _GROWTH
         return True
+
+    def _descend(self, every: list[_Visits], problem: Any) -> bool:
+        """Do the rounds of a step; return whether the time is up."""
+        for one in every:
+            one.rest[:] = 0
+        # Rounds that follow each other without a pause leave out rows that are at rest.
+        nnz = sum(int(one.rows.lengths.sum()) for one in every) * self.W.shape[1]
+        together = max(1, _VISITS // max(1, nnz)) if len(every) == 1 else 1
+        left = int(self.rounds)
+        while left > 0:
+            for one in every:
+                one.run(problem, self.W, min(together, left))
+            self.visits += min(together, left)
+            left -= together
+            if self._is_late():
+                return True
+        return False
 
     def _start(self) -> None:
         """Choose κ; with all α at 0, W = θY."""

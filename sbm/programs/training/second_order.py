@@ -76,7 +76,7 @@ class NewtonSteps:
             assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
             if self._accelerates:
-                self.methods.append(Accelerated(given, engine.pauses.after_look))
+                self.methods.append(Accelerated(given, self._is_late))
             elif is_wide:
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
@@ -91,6 +91,11 @@ class NewtonSteps:
         # By learner: the certificate at its base, and the last one of those that converged.
         self.best: dict[int, Certificate] = {}
         self.done: dict[int, Certificate] = {}
+
+    def _is_late(self) -> bool:
+        """Stop if asked to; return whether the time is up."""
+        self._engine.pauses.after_look()
+        return self._engine.pauses.is_late()
 
     def visit(self, groups: Sequence[Group], what: str) -> dict[int, Certificate]:
         """Read all rows for groups of learners, and evaluate them; return the certificates."""
