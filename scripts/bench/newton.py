@@ -42,6 +42,7 @@ def newton(args: argparse.Namespace, report: Report) -> None:
     income has an age, an income of about 50,000 and a city, not scaled; table has 30 real columns.
     """
     optima = {} if args.reference is None else read_optima(args.reference)
+    run_process(sbm_command("precompile"))
     for name in args.sets:
         text = args.folder / f"{name}.svm"
         if name == "income":
