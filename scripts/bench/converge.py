@@ -61,7 +61,7 @@ def _store(args: argparse.Namespace, text: Path) -> Path:
 
 def _solvers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compare solvers over C."""
-    plans = {"a9a": (LOSSES, SOLVERS[:2]), "farm_ads": (LOSSES[1:2], SOLVERS)}
+    plans = {"a9a": (LOSSES, SOLVERS[:2]), "farm_ads": (LOSSES[:2], SOLVERS)}
     for name, (losses, solvers) in plans.items():
         text = args.folder / f"{name}.svm"
         if args.quick:

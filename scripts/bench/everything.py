@@ -36,7 +36,7 @@ class Result:
 
 
 _TABLE2 = "--data TEN --test TEN_TEST --data TEXT --test TEST"
-_NEWTON = "--sets a9a,w8a,letter,pendigits,income,table --costs 1,1000 --seconds 5"
+_NEWTON = "--seconds 10"
 _NIGHTLY = "--data SMALL --also A9A --mems 2GB,150MB --costs 0.01,1"
 _PLAN = "--data SMALL --data A9A --data W8A -C 0.1,1 --losses hinge,squared_hinge --runs 2"
 _GRID = "--data prep=TEXT --data ten=TEN --data trigrams=TRIGRAMS --data digits=DIGITS --resume"
