@@ -1,6 +1,7 @@
 """The memory plan: how `--mem` is divided, decided before training starts."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -304,7 +305,8 @@ def plan_training(
     """Choose block and cache sizes for a memory bound.
 
     If all rows of a rank fit, decoded, and are few enough for several rounds between two looks at
-    the clock, they are a single part without a cache (`shape` must allow it). If not, blocks are
+    the clock, they are a single part without a cache (`shape` must allow it; accelerated coordinate
+    descent needs it, as it visits rows in one random order). If not, blocks are
     loaded whole if they fit, otherwise in equal parts that fit; small appended blocks are loaded
     together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of the
     largest part, so it is `cache_frac` of the working set, as in the SBM paper.
@@ -372,12 +374,17 @@ def _plan_whole(
     sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
     nnz, rows = max(part.nnz for part in parts), max(part.rows for part in parts)
     blocks = nnz * sizes.nonzero + rows * (sizes.loaded - row)  # no second buffer
-    if blocks + reserved + int(SLACK * fixed.mem) > fixed.left:
-        return None
     items = fixed.items | {"blocks": blocks, "cache": 0}
-    return MemoryPlan(
+    plan = MemoryPlan(
         fixed.mem, fixed.task, items, parts, 0, 0, variables, sizes.nonzero, row, is_whole=True
     )
+    least = math.ceil((plan.total + reserved) / (1 - SLACK))
+    if least <= fixed.mem:
+        return plan
+    if shape.is_accelerated:
+        needs = Budget(fixed.mem, fixed.task, items | {"spare": least - plan.total})
+        needs.check(", or --solver dual, which need not keep all rows in memory")
+    return None
 
 
 def _part_of(store: BlockStore, shape: Shape, rank: int) -> Part:
