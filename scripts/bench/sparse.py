@@ -60,6 +60,7 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
     """
     if args.reference is None:
         raise BenchError("give --reference FOLDER")
+    run_process(sbm_command("precompile"))
     for name in args.sets or SETS:
         text = args.folder / f"{name}.svm"
         write_text(args.reference, name, text)
@@ -68,7 +69,6 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
             stem, binary, _ = name.partition("_binary")
             write_text(args.reference, f"{stem}.t{binary}", tests)
         values, e = SETS.get(name, SETS["a9a"])
-        _compile(args.folder, text, values[0])
         for C in values:
             for solver, loss in SOLVERS.items():
                 report.rows.append(_compare(args, text, tests, solver, loss, C, e))
@@ -81,14 +81,6 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
                 *_path(args.folder, text, "l2"),
             ]
         tests.unlink(missing_ok=True)
-
-
-def _compile(folder: Path, text: Path, C: float) -> None:
-    """Train once with each loss and penalty, so that no time below has compiling in it."""
-    for loss in SOLVERS.values():
-        for penalty in ("l1", "l2"):
-            words = ("--loss", loss, "--penalty", penalty, "-c", C, "-o", folder / "m.model")
-            run_process(sbm_command("train", text, *words, "--fresh"))
 
 
 def _compare(

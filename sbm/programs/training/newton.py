@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sbm.engine.columns import AT_ONCE
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
 from sbm.engine.pace import LARGE_SAMPLE, Work
 from sbm.errors import MemoryPlanError, SettingsError
@@ -23,7 +24,6 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_FEATURES = 5000  # with which a matrix is considered
-AT_ONCE = 4  # problems whose rows are visited side by side, for any number of threads
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
 # Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, join, no_alphas
 from sbm.engine.certificate import visit_all
 from sbm.engine.clock import clock
+from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import bare_name, named, number_in
 from sbm.programs.training.newton import (
-    AT_ONCE,
     accelerates,
     is_smooth,
     is_wide,
