@@ -11,13 +11,12 @@ indices and values if that takes less than half of the bytes.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +36,9 @@ SLICE = 1 << 19
 SMALL = 8192  # fewer numbers are sent to all ranks at once
 PAIR_BYTES = 12  # an index and a value
 MOST_BYTES = 1 << 30  # per message: an MPI library may count in 32 bits
-# Polling, in seconds. A waiting rank first polls without a pause, then sleeps for a share of the
-# time waited. This frees the core, and hardly delays messages, which progress only during a poll.
-SPIN, SHARE, LONGEST = 2e-4, 0.005, 1e-3
+# Polling, in seconds. Messages progress only during a poll, so a waiting rank polls without a pause
+# but lets other processes run; after a while it sleeps for a share of the time waited.
+SPIN, SHARE, LONGEST = 0.05, 0.005, 1e-3
 FLUSH_SECONDS = 0.5  # gives the launcher time to forward the last output before the abort
 
 
@@ -176,6 +175,7 @@ class MpiComm:
         self._mpi, self._world, self._sparse = MPI, world or MPI.COMM_WORLD, sparse
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self._timeout = timeout
+        self._scratch = np.empty(0)  # kept: a new array each time took longer than its messages
         self.sent = 0
 
     # ----------------------------------------------------------------------------- collectives
@@ -219,10 +219,13 @@ class MpiComm:
     def _collect(self, part: Floats, ends: npt.NDArray[np.int64]) -> Floats:
         """Return the sum of this rank's range."""
         width = int(ends[self.rank + 1] - ends[self.rank])
-        theirs = np.empty((self.size, width))
-        self._send_parts(part, ends, theirs.reshape(-1), width * np.arange(self.size + 1))
-        total = np.zeros(width)  # 0.0 + -0.0 is 0.0: the same as for pairs, which omit -0.0
-        for other in theirs:
+        if len(self._scratch) < self.size * width:
+            self._scratch = np.empty(self.size * width)
+        theirs = self._scratch[: self.size * width]
+        self._send_parts(part, ends, theirs, width * np.arange(self.size + 1))
+        total, *others = theirs.reshape(self.size, width)
+        total += 0.0  # 0.0 + -0.0 is 0.0: the same as for pairs, which omit -0.0
+        for other in others:
             total += other
         return total
 
@@ -240,10 +243,8 @@ class MpiComm:
         got, numbers = np.empty(bounds[-1], np.int32), np.empty(bounds[-1])
         self._send_parts(local, cuts, got, bounds)
         self._send_parts(values, cuts, numbers, bounds)
-        total = np.zeros(ends[self.rank + 1] - ends[self.rank])
-        for begin, end in itertools.pairwise(bounds):  # in the order of the ranks
-            np.add.at(total, got[begin:end], numbers[begin:end])
-        return total
+        width = int(ends[self.rank + 1] - ends[self.rank])
+        return cast("Floats", np.bincount(got, numbers, width))  # adds in the order of the ranks
 
     def _send_parts(
         self,
@@ -350,6 +351,8 @@ class MpiComm:
                 self._give_up()
             elif now - heard > SPIN:
                 time.sleep(min(LONGEST, SHARE * (now - heard)))
+            else:
+                os.sched_yield()
 
     def _give_up(self) -> None:
         text = (

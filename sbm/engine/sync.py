@@ -310,7 +310,7 @@ class Combiner:
     def _move_back(self, work: WorkingSet, share: float) -> float:
         """Move the alphas back to a share of their change; return the share that is possible."""
         before, pool, home = self._before, work.alpha, work.home[: work.n]
-        mixed = blend(before, pool.copy(work.n), share)
+        mixed = blend(before, pool.take(np.arange(work.n)), share)
         if not self._comm.gather([pool.fits(home, mixed)]).all():
             share, mixed = 0.0, before
         pool.replace(home, mixed)

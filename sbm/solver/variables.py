@@ -41,6 +41,7 @@ class DenseSet:
         self.capacity = capacity
         self.cache_limit = capacity
         self.values = np.empty(capacity)
+        self._copy: npt.NDArray[np.float64] | None = None
 
     def append(self, first: int, rows: Int32s, alpha: Alphas) -> None:
         """Copy the variables of rows of a block to working rows starting at `first`."""
@@ -63,8 +64,11 @@ class DenseSet:
         return Dense(self.values[rows])
 
     def copy(self, n: int) -> Dense:
-        """Return a copy of the variables of the first `n` rows."""
-        return Dense(self.values[:n].copy())
+        """Return a copy of the variables of the first `n` rows, which the next call overwrites."""
+        if self._copy is None:
+            self._copy = np.empty(self.capacity)
+        np.copyto(self._copy[:n], self.values[:n])
+        return Dense(self._copy[:n])
 
     def fits(self, home: Int32s, alpha: Alphas) -> bool:
         """Return whether `replace` can be called with these variables."""
