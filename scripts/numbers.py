@@ -425,12 +425,19 @@ def machines() -> str:
 
 def machine_times() -> str:
     """Return the times of one process and of two."""
-    rows = [
-        [one["problem"], str(one["processes"]), f"{one['seconds']:.2f} s",
-         f"{one['seconds of solving']:.2f} s", f"{one['CPU seconds of the busiest']:.2f} s"]
-        for one in result("ranks")["tables"]["time"]
+    rows, alone = list[list[str]](), dict[str, Any]()
+    for one in result("ranks")["tables"]["time"]:
+        alone = one if one["processes"] == 1 else alone
+        rows.append([
+            one["problem"] if one is alone else "", str(one["processes"]),
+            f"{one['seconds']:.2f} s", f"{alone['seconds'] / one['seconds']:.2f}",
+            f"{one['seconds of solving']:.2f} s", f"{one['CPU seconds of the busiest']:.2f} s",
+            f"{one['seconds foreseen']:g} s ({one['range']})",
+        ])  # fmt: skip
+    titles = [
+        "data", "processes", "training", "speed-up", "solving and sums", "CPU time of the busiest",
+        "foreseen",
     ]  # fmt: skip
-    titles = ["data", "processes", "training", "solving and sums", "CPU time of the busiest"]
     return _table(titles, rows)
 
 

@@ -48,7 +48,7 @@ def newton(args: argparse.Namespace, report: Report) -> None:
         if name == "income":
             write_income(text)
         elif name == "table":
-            _write_table(text, args.rows)
+            write_table(text, args.rows)
         elif args.reference is None:
             raise BenchError("give --reference FOLDER")
         else:
@@ -117,7 +117,7 @@ def newton_table(args: argparse.Namespace, report: Report) -> None:
     text = (args.keep or args.folder) / "table.svm"
     ours, theirs = args.folder / "m.model", args.folder / "liblinear.model"
     if not text.exists():
-        _write_table(text, args.rows)
+        write_table(text, args.rows)
     for loss in args.losses:
         words = ("train", text, "--loss", loss, "-C", args.C, "--tol", args.tol, "-o", ours)
         done = run_process(sbm_command(*words, "--mem", args.mem, "--fresh", "--json"))
@@ -190,7 +190,8 @@ def write_income(text: Path, n: int = 20_000) -> None:
     )
 
 
-def _write_table(text: Path, n: int) -> None:
+def write_table(text: Path, n: int) -> None:
+    """Write text of n rows of real columns and two classes."""
     random = np.random.default_rng(1)
     w = random.normal(size=FEATURES)
     line = "{:.0f} " + " ".join(f"{k + 1}:{{:.4g}}" for k in range(FEATURES)) + "\n"

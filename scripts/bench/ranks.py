@@ -11,6 +11,7 @@ from typing import Any
 
 import sbm
 from scripts.bench.data import make_text
+from scripts.bench.newton import write_table
 from scripts.bench.optima import write_text
 from scripts.bench.registry import Option, Registry, benchmark
 from scripts.bench.tools import (
@@ -29,7 +30,6 @@ FEW, MANY, MOST = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TOL, TOL_OF_CLASSES = 1e-3, 1e-2
 MOST_PASSES = 1000
 PLAN_SECONDS = 1.0
-TIMED = ("prep_medium_binary", "two")
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,21 @@ class Problem:
     sizes: tuple[int, ...] = MOST
     rows: int = 0  # at most so many, from the beginning; 0: all
     tol: float = TOL
+    solver: str = "dual"
 
     @property
     def title(self) -> str:
         """In words."""
         rows = f", first {self.rows:,} rows" if self.rows else ""
-        return f"{self.data}{rows}, {self.loss}, C {self.C:g}"
+        solver = "" if self.solver == "dual" else f", {self.solver}"
+        return f"{self.data}{rows}, {self.loss}, C {self.C:g}{solver}"
 
     @property
     def settings(self) -> dict[str, Any]:
         """For `sbm.train`."""
         return {
             "loss": self.loss, "C": self.C, "tol": self.tol, "max_passes": MOST_PASSES,
-            "threads": 1, "solver": "dual",
+            "threads": 1, "solver": self.solver,
         }  # fmt: skip
 
 
@@ -88,8 +90,9 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self._folder) as out:
             worker = script_command("bench.ranks_worker", json.dumps({**task, "out": out}))
             python = [worker[0], "-m", "mpi4py", *worker[1:]]
-            run_process([program, "-n", str(size), *python])
-            return [json.loads(Path(out, f"{k}.json").read_text()) for k in range(size)]
+            done = run_process([program, "-n", str(size), *python])
+            found = [json.loads(Path(out, f"{k}.json").read_text()) for k in range(size)]
+        return [{**one, "seconds": done.seconds} for one in found]
 
     def store(self, problem: Problem) -> Path:
         """Return the store of a problem, made once."""
@@ -108,6 +111,9 @@ class Bench:
         if self._data is None:
             classes = () if problem.loss == "hinge" else ("--classes", 4)
             make_text(text, "--rows", 2000, "--features", 500, "--nnz", 8, *classes)
+            return
+        if problem.data == "table":
+            write_table(text, problem.rows)
             return
         write_text(self._data, problem.data, text, problem.rows)
 
@@ -149,41 +155,56 @@ def _short(count: float) -> float:
 
 
 def add_times(problem: Problem, bench: Bench, report: Report, runs: int) -> None:
-    """Add the table of times of one and two processes, in alternating runs."""
+    """Add the times of one and two processes, in alternating runs."""
     found: dict[int, list[list[dict[str, Any]]]] = {1: [], 2: []}
     for _ in range(runs):
         for size, some in found.items():
             some.append(bench.run(problem, size))
-    report.tables["time"] = [
-        {
-            "problem": problem.title, "processes": size,
-            "seconds": median([one[0]["report"]["seconds"]["total"] for one in some]),
+    for size, some in found.items():
+        plan = sbm.plan(
+            bench.store(problem), problem.settings, seconds=PLAN_SECONDS, processes=size
+        )
+        low, likely, high = plan["seconds"]
+        seconds = median([one[0]["seconds"] for one in some])
+        report.tables.setdefault("time", []).append({
+            "problem": problem.title, "processes": size, "seconds": seconds,
             "seconds of solving": median([one[0]["report"]["seconds"]["solve"] for one in some]),
             "CPU seconds of the busiest": median([max(o["cpu"] for o in one) for one in some]),
-        }
-        for size, some in found.items()
-    ]  # fmt: skip
+            "seconds foreseen": round(likely, 2), "range": f"{low:.2g} to {high:.2g}",
+            "within": low <= seconds <= high,
+        })  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- the report
 
 
 def _problems(quick: bool) -> list[Problem]:
+    few = FEW[:2]
     if quick:
-        few = FEW[:2]
         return [Problem("two", "hinge", 0.1, few), Problem("four", "crammer_singer", 0.1, few)]
     return [
         Problem("prep_medium_binary", "hinge", 0.1, FEW),
         Problem("prep_small_binary", "hinge", 0.1, MOST, 100_000),
         Problem("prep_small_binary", "hinge", 1, MANY, 100_000),
         *(Problem("a9a", "hinge", C, MANY) for C in (0.1, 1)),
-        Problem("news20", "crammer_singer", 0.1, FEW[:2], tol=TOL_OF_CLASSES),
-        Problem("news20", "weston_watkins", 0.01, FEW[:2], tol=TOL_OF_CLASSES),
+        Problem("news20", "crammer_singer", 0.1, FEW, tol=TOL_OF_CLASSES),
+        Problem("news20", "weston_watkins", 0.01, FEW, tol=TOL_OF_CLASSES),
         *(Problem("trigrams", "hinge", C, FEW) for C in (0.1, 1)),
         Problem("prep_small_binary", "hinge", 0.1, MANY),
         Problem("prep_small_binary", "hinge", 1, FEW),
         Problem("prep_medium_binary", "hinge", 1, FEW),
     ]  # fmt: skip
+
+
+def _timed(quick: bool) -> list[Problem]:
+    """Return what is timed: sums of many weights, of few, and none."""
+    if quick:
+        return [Problem("two", "hinge", 0.1)]
+    return [
+        Problem("prep_medium_binary", "hinge", 0.1),
+        Problem("prep_medium", "hinge", 0.1),
+        Problem("table", "squared_hinge", 1, rows=2_000_000, solver="newton"),
+    ]
 
 
 @benchmark(
@@ -199,16 +220,16 @@ def ranks(args: argparse.Namespace, report: Report) -> None:
     work of the busiest: visits of the process that visits most, added up over the sums of all
     weights, times the processes, against the visits of one process: 1 for a perfect division.
 
-    MB sent: by the process that sends most, with certificates. foreseen: what sbm plan says is
-    likely, and its range.
+    MB sent: by the process that sends most, with certificates. seconds: from start to end of all
+    processes. foreseen: what sbm plan says is likely, and its range.
     """
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
     texts = {} if args.trigrams is None else {"trigrams": args.trigrams}
     bench = Bench(args.reference, texts, args.folder)
     problems = [one for one in _problems(args.quick) if one.data != "trigrams" or one.data in texts]
-    timed = next(one for one in problems if one.data in TIMED)
-    add_times(timed, bench, report, args.runs)
+    for problem in _timed(args.quick):
+        add_times(problem, bench, report, args.runs)
     for problem in problems:
         add_rows(problem, bench, report, args.prefix)
     within = sum(row["within"] for row in report.rows)
