@@ -22,7 +22,6 @@ SHAPE = ("--rows", 110_000, "--features", 20_000, "--nnz", 15, "--noise", 0)
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults: all rows in memory": {},
     "`--parts blocks`: 12 blocks, `--cache-frac 0.5`": {"parts": "blocks"},
-    "`--parts blocks --max-passes 200`": {"parts": "blocks", "max_passes": 200},
     "`--parts blocks --cache-frac auto`": {"parts": "blocks", "cache_frac": "auto"},
     "`-C 0.1`": {"C": 0.1},
 }
