@@ -301,6 +301,8 @@ def main(registry: Registry, prog: str, argv: Sequence[str] | None = None) -> in
         if getattr(args, "redraw", None) is not None:
             draw(json.loads(args.redraw.read_bytes()), one.axes, args.redraw.with_suffix(".png"))
             return 0
+        # Otherwise each process that is timed may compile its modules again.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         report = run_one(args.benchmark, one, args)
         if args.prefix is not None:
             report.write(args.prefix)
