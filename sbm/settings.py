@@ -146,8 +146,8 @@ def _read_validate(value: Any) -> float | str | None:
         return None if value is None else text
     if isinstance(value, bool) or not 0 < share < 1:
         raise SettingsError(
-            f"validate is {value}; a share must be above 0 and below 1 (or 100%), and a file with "
-            "such a name needs its folder, as in ./0.1"
+            f"validate is {value}; a share must be between 0 and 1, or between 0% and 100%; a file "
+            "with such a name needs its folder, as in ./0.1"
         )
     return share
 

@@ -370,6 +370,7 @@ def test_suspicious_labels_are_reported(run):
 # Arguments, and facts that the error line on stderr contains. The exit code is 1.
 ERRORS = {
     "split none.svm": "none.svm does not exist", "split sub": "sub is a folder",
+    "split big.svm -o x.sbm --min-count 99999": "--min-count 99999 all",
     "split spam.svm": "spam.svm:2: found 'spam'", "split empty.svm": "no rows",
     "split big.svm": "big.sbm exists; --force -o", "split big.svm -o none/x.sbm": "none -o",
     "split garbage -o x.sbm": "garbage:1: found", "split plain.svm.gz": "plain.svm.gz: .gz",
@@ -404,6 +405,9 @@ MISUSES = {
     "train big.sbm --config none.toml": "none.toml does not exist",
     "train big.sbm -o x.model --warm-start big.model --loss squared_hinge": "loss hinge",
     "split big.svm -o x.sbm --blocks 0": "--blocks is 0;",
+    "train big.svm -o x.model --label y": "--label big.svm is no table",
+    "train none.svm --penalty l1": "--penalty l1 hinge log_loss",
+    "cat big.sbm -o x.csv": "x.csv csv libsvm",
     "split big.svm -o x.sbm --threads -1": "--threads is -1; at least 1",
     "split - -o x.sbm --min-count 2": "standard input can be read only once --min-count",
     "split big.svm -o -": "-o - standard output", "report big.model -o -": "-o - standard output",

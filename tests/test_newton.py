@@ -265,20 +265,19 @@ def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> Non
     assert sum(report["rounds"]) > report["passes"]  # products
 
 
-@pytest.mark.parametrize("C", [0.1, 30.0])
+@pytest.mark.parametrize("C", [0.1, 10.0])
 @pytest.mark.parametrize("case", JOINT, ids=str)
 def test_joint_losses_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
-    X, y = case.rows(n=400, noise=2.0)
+    X, y = case.rows(n=200, noise=2.0)
     store = make_store(tmp_path, X, y, blocks=4)
     settings = {**case.at(C), "bias": 1.0}
-    for parts in ("auto", "blocks"):
-        firm = {**settings, **FIRM, "tol": 1e-5, "max_passes": 60, "parts": parts}
-        found = sbm.train(store, tmp_path / f"{parts}.model", firm)
-        assert found[1]["converged"]
-        assert found[1]["solver"] == "newton"
-        assert case.primal(X, y, found[0]) == pytest.approx(found[1]["primal"], rel=1e-9)
-        peer = {**settings, "solver": "dual", "tol": 1e-5, "max_passes": 300}
-        assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), found)
+    firm = {**settings, **FIRM, "tol": 1e-5, "max_passes": 60, "parts": "blocks"}
+    found = sbm.train(store, tmp_path / "n.model", firm)
+    assert found[1]["converged"]
+    assert found[1]["solver"] == "newton"
+    assert case.primal(X, y, found[0]) == pytest.approx(found[1]["primal"], rel=1e-9)
+    peer = {**settings, "solver": "dual", "tol": 1e-5, "max_passes": 300}
+    assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), found)
 
 
 def test_joint_losses_of_unscaled_data_converge(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_largest_ids_are_found(here):
 @pytest.mark.parametrize(
     ("known", "text", "is_shifted"),
     [
-        ((1, 5), "1 0:1 4:1\n", True), ((0, 4), "1 1:1 5:1\n", True),
+        ((1, 5), "1 0:1 4:1\n", True), ((1, 9), "1 0:1 4:1\n", True), ((0, 4), "1 1:1 5:1\n", True),
         ((1, 5), "1 1:1 5:1\n", False), ((1, 5), "1 0:1 5:1\n", False),
         ((0, 4), "1 1:1 4:1\n", False), ((0, 4), "1\n", False),
     ],

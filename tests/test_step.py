@@ -325,7 +325,7 @@ def test_workers_reach_the_optimum_in_any_threads(case):
 def several_sums():
     """Make workers add up their changes several times per round."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers_module, "LEAST_NNZ", 10)
+        patch.setattr(workers_module, "LEAST_NNZ", 40)
         patch.setattr(workers_module, "FREQUENT", 2)
         yield
 
@@ -503,10 +503,10 @@ class Damped:
     def solve(self, work, how):
         rows = np.arange(work.n, dtype=np.int32)
         how = dataclasses.replace(how, damping=self.damping, awake=rows)
-        before = work.alpha.copy(work.n)
+        before = _by_row(work.alpha.copy(work.n))
         stats = self.solver.problem.solve(work, self.solver.W, how)
         after = _by_row(work.alpha.copy(work.n))
-        changed = [a != b for a, b in zip(_by_row(before), after, strict=True)]
+        changed = [a != b for a, b in zip(before, after, strict=True)]
         np.testing.assert_array_equal(np.sort(how.awake[: int(stats[3])]), np.flatnonzero(changed))
         self.dual_sum += float(stats[0])
         return stats

@@ -24,7 +24,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_single_part_reaches_the_optimum_of_blocks(case, tmp_path):
     store = make_store(tmp_path, *case.rows(0, 300), blocks=6)
-    chosen = {**case.at(1.0), "tol": 1e-6, "max_passes": 200}
+    chosen = {**case.at(1.0), "tol": 1e-6, "max_passes": 200, "solver": "dual"}
     by_blocks = sbm.train(store, tmp_path / "b.model", {**chosen, "parts": "blocks"})[1]
     whole = sbm.train(store, tmp_path / "w.model", chosen)[1]
     assert (by_blocks["blocks"], whole["blocks"], whole["decoded_blocks"]) == (6, 1, 1)

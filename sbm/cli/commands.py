@@ -103,9 +103,9 @@ def cli() -> None:
     """Exact linear models on data bigger than memory.
 
     \b
-    sbm train big.svm                          text to a certified model, big.model
-    sbm split big.svm                          text to a compressed block store, to train on often
-    sbm predict big.model test.svm -o out.txt  prints the accuracy, writes the labels
+    sbm train big.svm                          text to a model, big.model
+    sbm split big.svm                          text to a store, to train on often
+    sbm predict big.model test.svm -o out.txt  accuracy, and labels in out.txt
     zcat day*.gz | sbm stream - -o day.model   a model of text that is read once
     """  # noqa: D301  \b is click's mark for lines that stay as they are
 

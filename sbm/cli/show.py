@@ -224,13 +224,13 @@ def _compiling(seconds: float) -> Lines:
 def not_converged(report: Report, settings: Settings) -> Lines:
     """Name the limit that was reached before the tolerance, and what helps."""
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
-    left = report.get("passes_left")
-    is_falling = report["is_falling"]
+    left, is_falling = report.get("passes_left"), report["is_falling"]
+    more = f"about {count(max(1, round(left)), 'more pass')}" if left else ""
+    slow = f", and the gap falls slowly ({more} at this rate)" if more else ""
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
         f"{settings.tol:g}"
-        + (f"; raise {used_up}" if is_falling else ", and more passes will not help")
-        + (f" (about {max(1, round(left))} more passes)" if is_falling and left else "")
+        + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else slow)
     )
     helps = ["--scale std"] if report.get("scales_differ") else []
     if settings.penalty != "l2":
@@ -239,7 +239,8 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         helps += ["--solver auto"]
     if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
-        helps += ["more --mem, or fewer blocks"]
+        if report["decoded_blocks"] < report["blocks"]:
+            helps += ["more --mem, or fewer blocks"]
     if not is_falling:
         helps.append("a smaller --nu" if settings.loss == "one_class" else "a smaller -C")
     if left and helps:
@@ -314,7 +315,7 @@ def plan(report: Report) -> Lines:
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
         "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "decoded": f"{report['decoded_blocks']:,} of {n_blocks:,} blocks stay in memory "
+        "decoded": f"{report['decoded_blocks']:,} of {count(n_blocks, 'block')} stay in memory "
         f"({format_size(report['decoded_bytes'])}); later passes read "
         f"{format_size(report['bytes_read_again'])}",
         "reading": f"{format_size(size)} in the first pass, "

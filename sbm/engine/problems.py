@@ -18,6 +18,7 @@ __all__ = [
     "Labelled",
     "assemble_model",
     "by_label",
+    "check_options",
     "choose_task",
     "label_places",
     "label_warning",
@@ -83,7 +84,7 @@ def make_problems(
     task = choose_task(settings, loss)
     if task == "classification":
         return _classify(settings, loss, rows, counts)
-    _check_options(settings, loss)
+    check_options(settings)
     if settings.class_weight:
         raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
@@ -156,7 +157,7 @@ def _classify(
             f"all rows of {rows.name} have the label {texts[0]}; "
             "intercept needs at least two classes"
         )
-    _check_options(settings, loss)
+    check_options(settings)
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
@@ -231,8 +232,15 @@ _SPARSE = ("log_loss", "squared_hinge", "squared_error")
 _WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
-def _check_options(settings: Settings, loss: Loss) -> None:
-    """Reject settings that do not apply to the loss, unless they have their default."""
+def check_options(settings: Settings) -> None:
+    """Reject settings that do not apply to the loss, unless they have their default.
+
+    Raises
+    ------
+    SettingsError
+        There is one.
+    """
+    loss = LOSSES[settings.loss]
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
             f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
@@ -240,8 +248,8 @@ def _check_options(settings: Settings, loss: Loss) -> None:
         )
     if settings.penalty != "l2" and loss.name not in _SPARSE:
         raise SettingsError(
-            f"penalty {settings.penalty} applies only to {', '.join(_SPARSE)}; "
-            f"leave it out with {loss.name}"
+            f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
+            f"{' or '.join(_SPARSE)}"
         )
     if settings.bias and settings.intercept:
         raise SettingsError("bias and intercept exclude each other; leave out one of them")

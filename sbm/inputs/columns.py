@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,10 +80,9 @@ class Columns:
         given = _LABELS if options.label is None else (options.label,)
         found = [name for name in given if name in names and name not in options.columns]
         if len(found) > 1 or (not found and options.labels is True):
-            what = " and ".join(found) or f"no {' or '.join(given)}"
+            what = f"columns {_some(found)}" if found else f"no column {_some(given, ' or ')}"
             raise DataError(
-                f"{place}: found {what} among the columns {_some(names)}; choose the label "
-                "column with --label"
+                f"{place}: found {what} among {_some(names)}; choose the label column with --label"
             )
         wanted = {
             "--categorical": options.categorical or (),
@@ -145,8 +144,8 @@ class Columns:
         more = range((self.options.hash_bits or 0) + 1, MOST_HASH_BITS + 1)
         bits = next((b for b in more if len(np.unique(hash_names(raw, b))) == len(raw)), None)
         raise DataError(
-            f"{place}: columns {names[one]} and {names[other]} have the same id in "
-            f"{self.options.hash_bits} bits; "
+            f"{place}: columns {names[one]} and {names[other]} have the same id with "
+            f"--hash-bits {self.options.hash_bits}; "
             + ("rename one" if bits is None else f"use --hash-bits {bits}")
         )
 
@@ -259,8 +258,9 @@ class Columns:
         return labels
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names)
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    """Return names in quotes, cut if they are many."""
+    shown = between.join(map(repr, names))
     return shown if len(shown) <= 200 else shown[:197] + "..."
 
 

@@ -70,6 +70,7 @@ FORMATS = {
         ),
     )
 }  # fmt: skip
+TABLES = ("csv", "tsv", *ARROW)
 # Rows in memory.
 _IN_MEMORY = {
     "chunks": Format("chunks", (), read=read_chunks),

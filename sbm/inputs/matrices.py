@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -395,14 +396,18 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
 
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:
     y = np.asarray(y)
+    if y.dtype.kind == "O" and all(isinstance(label, Real) for label in y.ravel()):
+        y = y.astype(np.float64)
     if words.are_words is None and len(y):
         words.are_words = y.dtype.kind not in _NUMBERS
-    expected = "words" if words.are_words else "numbers"
+    expected = "words, or all numbers" if words.are_words else "numbers"
     are_words = y.dtype.kind == "U" or (
         y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel())
     )
     if not (are_words if words.are_words else y.dtype.kind in _NUMBERS):
-        raise DataError(f"chunk {number}: y has dtype {y.dtype}; labels must be {expected}")
+        raise DataError(
+            f"chunk {number}: y has dtype {y.dtype}; expected all labels to be {expected}"
+        )
     if y.ndim != 1 or len(y) != n_rows:
         raise DataError(
             f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "

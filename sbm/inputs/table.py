@@ -55,6 +55,8 @@ def read_table(
         names = next(records, (1, []))[1]
         if not names:
             return
+        if any(c < " " and not c.isspace() for name in names for c in name):
+            raise DataError(f"{source.name}:1: found no text; this looks like a binary file")
         if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
             raise DataError(
                 f"{source.name}:1: found columns separated by {other!r}; "

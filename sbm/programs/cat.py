@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.progress import Progress
-from sbm.errors import require_path
+from sbm.errors import SettingsError, require_path
 from sbm.inputs.arrow import ARROW, SparseRows, write_rows
+from sbm.inputs.formats import format_of
 from sbm.programs.answers import text_order
 from sbm.programs.predict import opened
 from sbm.rows import Arena
@@ -67,6 +68,12 @@ def cat(
     for path in (output, *([] if names is None else [names])):
         require_path(path, "the output")
     refuse_unknown("format", format, FORMATS)
+    wanted = format_of(str(output)).name
+    if wanted not in FORMATS or (format == "libsvm" != wanted):
+        raise SettingsError(
+            f"{output} has the ending of {wanted}, but its format would be {format}; use another "
+            f"ending{f', or --format {wanted}' if wanted in FORMATS else ''}"
+        )
     opened_store = BlockStore(store)
     require_whole(opened_store)
     progress = Progress.of(progress)

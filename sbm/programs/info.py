@@ -190,8 +190,8 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     require_path(path, "the store")
     if Path(path).is_file():
         raise StoreError(
-            f"{path} is a file, but a store is a folder; models are verified whenever they are "
-            f"read, as by sbm info {path}"
+            f"{path} is a file, but a store is a folder, as sbm split writes it; sbm info MODEL "
+            "verifies a model"
         )
     with telling_change(Path(path)):
         return _check(BlockStore(path), Progress.of(progress))

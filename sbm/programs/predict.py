@@ -156,7 +156,10 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table) + other_columns(sources or []) + _new_words(sources),
+        "warnings": _shifted(model, table)
+        + other_columns(sources or [])
+        + _new_words(sources)
+        + _strange(model, nnz, unknown),
         "output": None if output is None else str(output),
     }
 
@@ -186,6 +189,14 @@ def _new_words(sources: list[Source] | None) -> list[str]:
     new = sources[0].options.words.new if sources else []
     shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
     return [f"labels not in the model: {shown}; their rows count as wrong"] if new else []
+
+
+def _strange(model: Model, nnz: int, unknown: int) -> list[str]:
+    """Warn if the model knows no feature of the input."""
+    if not nnz or unknown < nnz:
+        return []
+    names = " by name" if model.info.get("names") is not None else ""
+    return [f"the model, which has features{names}, knows none of the input's"]
 
 
 _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
@@ -220,7 +231,8 @@ def _shifted(model: Model, features: _Features) -> list[str]:
         return []
     low, high = int(known.min()), int(known.max())
     least, most = features.smallest, features.largest
-    if (low, least, high - most) not in ((1, 0, 1), (0, 1, -1)):
+    is_less = (low, least) == (1, 0) and most < high
+    if not is_less and not least - low == most - high == 1:
         return []
     ids = f"ids {least} to {most}, the model {low} to {high}"
     return [f"the input has feature {ids}; they look shifted by one"]

@@ -95,6 +95,11 @@ def stream(
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
         raise SettingsError("no input; name LIBSVM text files, globs, or - for standard input")
+    for given in names or ():
+        if not isinstance(given, str | Path):
+            raise SettingsError(
+                f"an input is a {type(given).__name__}; sbm.stream reads LIBSVM text files"
+            )
     if model is None:
         raise SettingsError("no model name; give one with -o")
     path = as_path(model)

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.problems import label_warning, make_model
+from sbm.engine.problems import check_options, label_warning, make_model
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError
+from sbm.errors import MemoryPlanError, SettingsError
 from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
@@ -37,6 +37,7 @@ from sbm.programs.training.ranks import (
 )  # fmt: skip
 from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
+from sbm.programs.training.setup import require_weights
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
 from sbm.programs.training.validation import refuse_validation
@@ -195,7 +196,14 @@ def train_ranks(
     begin = clock()
     return_freed_memory()
     options = options or TrainOptions()
+    if model is not None and not isinstance(model, str | Path):
+        raise SettingsError(
+            f"the name of the model is a {type(model).__name__}; give rows and labels as a pair: "
+            "sbm.train((X, y), NAME)"
+        )
     settings = share_cores(Settings.of(settings), comm)
+    check_options(settings)
+    require_weights(settings)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, comm.size)
     refuse_validation(settings, comm.size)

@@ -61,7 +61,7 @@ from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run, is_finished, run_folder
-from sbm.units import parse_grid
+from sbm.units import count, parse_grid
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import AnyWeights
@@ -296,7 +296,7 @@ def _make_validation(
     grid = Grid(Cs, folds, choose_metric(metric, problems[0], store), problems)
     plan = _plan(settings, store, grid, progress)
     n = len(grid.every)
-    progress.note(f"{n} models, {len(plan.parts)} blocks; memory: {plan.describe()}")
+    progress.note(f"{n} models, {count(len(plan.parts), 'block')}; memory: {plan.describe()}")
     prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
     prepare("validate", store.value_type, progress)
     scale_features(store, progress)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, Dense, Lists, cut, join, no_alphas
+from sbm.alphas import Alphas, Dense, Lists, cut, no_alphas
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import Given, Newton
@@ -88,8 +88,8 @@ class Accelerated(Newton):
     def __init__(self, given: Given, is_late: Callable[[], bool]) -> None:
         super().__init__(given)
         self._is_late = is_late
-        self._rows: dict[int, Rows] = {}
-        self._alphas: dict[int, Alphas] = {}  # by block
+        self._rows: Rows | None = None
+        self._alpha: Alphas | None = None
         self._random = np.array([1], np.uint64)  # state of the kernels' generator
         self.kappa, self.momentum, self.rounds = 0.0, -1, _ROUNDS
         self.centre, self.before = np.zeros_like(self.W), np.zeros_like(self.W)
@@ -97,15 +97,11 @@ class Accelerated(Newton):
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         """Learn nothing: the optimum of a few rows is far from that of all."""
 
-    def start_pass(self) -> None:
-        """Prepare for a pass at `W`."""
-        super().start_pass()
-        self._rows = {}
-
     def add(self, block: int, rows: Rows) -> list[Alphas]:
-        """Add the rows of a block; return their alphas by slice."""
-        self._rows[block] = rows
-        alpha = self._alphas.setdefault(block, no_alphas(len(rows), self.problem.listed))
+        """Add the rows, which are those of a single block; return their alphas by slice."""
+        self._rows = rows
+        alpha = no_alphas(len(rows), self.problem.listed) if self._alpha is None else self._alpha
+        self._alpha = alpha
 
         def work(k: int) -> tuple[Alphas, Floats]:
             part, mine = parts[k], pieces[k].times(1.0 + self.kappa)
@@ -120,43 +116,39 @@ class Accelerated(Newton):
 
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
         """Set `W` for the next pass; return whether there is progress to be made."""
+        assert self._rows is not None
+        assert self._alpha is not None
         if self.momentum < 0:
-            self._start()
-        problem, n_outputs = self.problem.with_costs(1.0 / (1.0 + self.kappa)), self.W.shape[1]
-        every = [
-            _Visits(rows, self._alphas[k], self._random, n_outputs)
-            for k, rows in self._rows.items()
-        ]
+            self._start(self._rows)
+        problem = self.problem.with_costs(1.0 / (1.0 + self.kappa))
+        visits = _Visits(self._rows, self._alpha, self._random, self.W.shape[1])
         self.visits = 0
         for _ in range(_STEPS if self.kappa > 0.0 else 1):
             self._extrapolate()
-            if self._descend(every, problem):
+            if self._descend(visits, problem):
                 break
-        self._alphas = {k: one.alpha() for k, one in zip(self._rows, every, strict=True)}
+        self._alpha = visits.alpha()
         self.rounds *= _GROWTH
         return True
 
-    def _descend(self, every: list[_Visits], problem: Any) -> bool:
+    def _descend(self, visits: _Visits, problem: Any) -> bool:
         """Do the rounds of a step; return whether the time is up."""
-        for one in every:
-            one.rest[:] = 0
+        visits.rest[:] = 0
         # Rounds that follow each other without a pause leave out rows that are at rest.
-        nnz = sum(int(one.rows.lengths.sum()) for one in every) * self.W.shape[1]
-        together = max(1, _VISITS // max(1, nnz)) if len(every) == 1 else 1
+        nnz = visits.rows.nnz * self.W.shape[1]
+        together = max(1, _VISITS // max(1, nnz))
         left = int(self.rounds)
         while left > 0:
-            for one in every:
-                one.run(problem, self.W, min(together, left))
+            visits.run(problem, self.W, min(together, left))
             self.visits += min(together, left)
             left -= together
             if self._is_late():
                 return True
         return False
 
-    def _start(self) -> None:
+    def _start(self, rows: Rows) -> None:
         """Choose κ; with all α at 0, W = θY."""
-        sizes = [mean_square(one.starts, one.lengths, one.values) for one in self._rows.values()]
-        size = self.problem.largest_cost * max(sizes)
+        size = self.problem.largest_cost * mean_square(rows.starts, rows.lengths, rows.values)
         if self.problem.loss.kernel == "logistic":
             size *= 0.25  # its curvature, at most
         easy = max(_EASY[self.problem.loss.joint], math.sqrt(size))
@@ -180,8 +172,7 @@ class Accelerated(Newton):
     def record(self) -> dict[str, Any]:
         """Return the scalars of the state, as JSON."""
         return {
-            "kappa": self.kappa, "momentum": self.momentum, "rounds": self.rounds,
-            "rows": [[block, len(one)] for block, one in self._alphas.items()],
+            "kappa": self.kappa, "momentum": self.momentum, "rounds": self.rounds
         }  # fmt: skip
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -189,16 +180,17 @@ class Accelerated(Newton):
         return {
             "newton_centre": self.centre, "newton_before": self.before,
             "newton_random": self._random,
-            **self._all_alphas(),
+            **self._alpha_arrays(),
         }  # fmt: skip
 
-    def _all_alphas(self) -> dict[str, npt.NDArray[Any]]:
-        every = join([no_alphas(0, self.problem.listed), *self._alphas.values()])
-        if isinstance(every, Dense):
-            return {"newton_alphas": every.values}
+    def _alpha_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        if (alpha := self._alpha) is None:  # before the first pass
+            return {}
+        if isinstance(alpha, Dense):
+            return {"newton_alphas": alpha.values}
         return {
-            "newton_offsets": every.offsets, "newton_outputs": every.outputs,
-            "newton_alphas": every.values,
+            "newton_offsets": alpha.offsets, "newton_outputs": alpha.outputs,
+            "newton_alphas": alpha.values,
         }  # fmt: skip
 
     def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -207,10 +199,8 @@ class Accelerated(Newton):
         self.rounds = float(record["rounds"])
         self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
         self._random[:] = arrays["newton_random"]
-        every: Alphas = Dense(arrays["newton_alphas"])
-        if self.problem.listed:
+        if "newton_offsets" in arrays:
             offsets, outputs = arrays["newton_offsets"], arrays["newton_outputs"]
-            every = Lists(offsets, outputs, arrays["newton_alphas"])
-        sizes = [n for _, n in record["rows"]]
-        for (block, _), alpha in zip(record["rows"], cut(every, sizes), strict=True):
-            self._alphas[int(block)] = alpha
+            self._alpha = Lists(offsets, outputs, arrays["newton_alphas"])
+        elif "newton_alphas" in arrays:
+            self._alpha = Dense(arrays["newton_alphas"])

@@ -252,7 +252,8 @@ def _folder_of(path: Path) -> Path:
         return folder
     if path.exists():
         raise StoreError(
-            f"{path} has no run folder ({folder.name} is missing); train the model again"
+            f"{path} has no run folder ({folder.name}); give a model that sbm train wrote, or "
+            "train it again"
         )
     raise StoreError(f"{path} does not exist; give a model or its MODEL.run folder")
 

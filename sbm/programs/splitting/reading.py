@@ -22,7 +22,7 @@ from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
 from sbm.programs.splitting.options import SplitOptions, check_ids
 from sbm.store.container import Buffers
-from sbm.units import format_size
+from sbm.units import count, format_size
 
 kernels = load("sbm.inputs.kernels.ids")
 
@@ -72,6 +72,9 @@ class FeatureCounter:
         """
         frequent = self._counts[: len(self.ids)] >= self._options.min_count
         frequent[: self._n_known] = True
+        if len(frequent) and not frequent.any():
+            drops = f"drops all {count(len(frequent), 'feature')}"
+            raise DataError(f"--min-count {self._options.min_count} {drops}; use a smaller one")
         self.ids.keep(frequent)
         return int(np.count_nonzero(~frequent))
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.arrow import frame_source, is_frame
-from sbm.inputs.formats import open_inputs, with_hash_bits
+from sbm.inputs.formats import TABLES, open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.store import blocks as store_files
+
+_OF_TABLES = ("label", "categorical", "weight", "exclude")  # options
 
 
 def find_sources(
@@ -39,6 +41,7 @@ def find_sources(
     SettingsError, StoreError
         The store is missing or ambiguous.
     """
+    asked = options
     if store is not None:
         require_path(store, "the store")
     is_table = is_frame(inputs)
@@ -59,6 +62,12 @@ def find_sources(
     if chunks is not None:
         return [chunk_source(chunks, name, options)], store
     sources = open_inputs(names, options)
+    given = [name for name in _OF_TABLES if getattr(asked, name)]
+    if given and not any(source.format in TABLES for source in sources):
+        raise SettingsError(
+            f"{given[0]} names a column of a table, but {sources[0].shown} is no table; leave it "
+            "out, or choose the format"
+        )
     if not sources:
         raise DataError("no input; expected files, glob patterns, or - for standard input")
     if store is None and sources[0].name == "-":

@@ -64,7 +64,7 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run, run_folder
-from sbm.units import format_size
+from sbm.units import count, format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.options import Reading
@@ -481,8 +481,8 @@ class TrainingPlan:
         plan = self.plan
         n_staying = len(plan.staying(self.own, self.reserved))
         self.options.progress.note(
-            f"{len(plan.parts)} blocks, {n_staying} stay in memory, cache {plan.cache_rows} rows; "
-            f"memory: {plan.describe()}"
+            f"{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
+            f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         kernels = kernels_of(self.settings, self.share.problems, self.store.has_weights)
         before = compile_seconds()

@@ -35,7 +35,7 @@ from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
 from sbm.store.run import Run
-from sbm.units import format_number
+from sbm.units import count, format_number
 
 __all__ = [
     "ColumnSteps", "refuse_for_sparse", "sparse_problems", "total_certificate", "train_sparse",
@@ -435,7 +435,7 @@ class _SparseTraining:
             for fit in self.fits:
                 fit.primal = state.certificate.primal / len(self.fits)
         self._options.progress.stage(
-            f"resuming {self._run.folder} after {state.passes} passes; --fresh starts over"
+            f"resuming {self._run.folder} after {count(state.passes, 'pass')}; --fresh starts over"
         )
 
     def _start_warm(self, run: str | Path | bool) -> None:

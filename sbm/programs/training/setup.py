@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOLDS", "HELD_OUT_BYTES", "as_path", "class_counts", "find_store", "fits_newton",
     "held_out_problems",
-    "open_run", "place_of", "plan_of", "read_weights", "shape_of", "time_left",
+    "open_run", "place_of", "plan_of", "read_weights", "require_weights", "shape_of", "time_left",
 ]  # fmt: skip
 
 FOLDS = Folds(5, seed=0)
@@ -221,6 +221,7 @@ def shape_of(
     if processes > 1:
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
+    accelerated = is_wide(settings, store, problems) and accelerates(problems[0], processes)
     workers = choose_workers(settings.threads, store, problems[0], len(problems) * models)
     return Shape(
         n_weights=n_weights,
@@ -245,8 +246,8 @@ def shape_of(
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=models,
-        may_join=settings.parts == "auto" and models == 1 and not is_one_class,
-        is_accelerated=is_wide(settings, store, problems) and accelerates(problems[0], processes),
+        may_join=(settings.parts == "auto" or accelerated) and models == 1 and not is_one_class,
+        is_accelerated=accelerated,
         advice=_advice(settings, store, problems[0]),
     )
 
@@ -322,6 +323,20 @@ def has_weights(settings: Settings, store: BlockStore) -> bool:
     return settings.weights is not None or store.has_weights
 
 
+def require_weights(settings: Settings) -> None:
+    """Check that the file of row weights exists, if there is one.
+
+    Raises
+    ------
+    DataError
+        It is missing, or not a file.
+    """
+    name = settings.weights
+    if name not in (None, "-") and not Path(name).is_file():
+        what = "is not a file" if Path(name).exists() else "does not exist"
+        raise DataError(f"{name} {what}; expected a text file with one weight per row and line")
+
+
 def read_weights(
     settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], folder: Path
 ) -> AnyWeights | None:
@@ -342,12 +357,8 @@ def read_weights(
         weights = StoredWeights(store)
     elif store.has_weights:
         raise DataError(f"{store.name} has row weights; leave out --weights")
-    elif settings.weights != "-" and not Path(settings.weights).is_file():
-        what = "is not a file" if Path(settings.weights).exists() else "does not exist"
-        raise DataError(
-            f"{settings.weights} {what}; expected a text file with one weight per row and line"
-        )
     else:
+        require_weights(settings)
         weights = RowWeights(store, settings.weights, folder)
     for problem in problems:
         if isinstance(problem, OneClass):

@@ -38,6 +38,7 @@ from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import OneClass
 from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
+from sbm.units import count
 
 __all__ = ["Training", "final_report", "pass_record"]
 
@@ -131,7 +132,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "n_support": certificate.n_support,
         "n_free": certificate.n_free,
         "drift": certificate.drift,
-        "blocks": len(training.job.plan.parts),
+        "blocks": len(training.job.own),
         "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
         "is_falling": is_falling(training.relative_gaps, tol, training.extra is not None),
@@ -288,7 +289,7 @@ class Training:
                 f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
             ) from error
         self.options.progress.stage(
-            f"resuming {self.run.folder} after {state.passes} passes; --fresh starts over"
+            f"resuming {self.run.folder} after {count(state.passes, 'pass')}; --fresh starts over"
         )
 
     def _start_from(self, earlier: PreviousRun) -> None:

@@ -31,7 +31,7 @@ from sbm.settings import Settings
 from sbm.solver.l1 import SparseFit
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
-from sbm.units import format_number
+from sbm.units import count, format_number
 
 __all__ = ["SparseTuning"]
 
@@ -126,8 +126,8 @@ class SparseTuning:
         known = known_figures(figures)
         mean = statistics.fmean(known) if known else None
         self._progress.stage(
-            f"tune, C = {format_number(C)}: {passes} passes, {statistics.fmean(counts):,.0f} "
-            "weights not 0"
+            f"tune, C = {format_number(C)}: {count(passes, 'pass')}, "
+            f"{statistics.fmean(counts):,.0f} weights not 0"
         )
         return {
             "C": C, "mean": mean, "std": statistics.stdev(known) if len(known) > 1 else None,
