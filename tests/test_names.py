@@ -166,7 +166,9 @@ def test_rare_features_have_no_names(tmp_path):
 def test_colliding_names_are_reported(tmp_path):
     columns = [f"c{k}" for k in range(9)]
     (tmp_path / "a.csv").write_text(",".join([*columns, "y"]) + "\n" + "1," * 9 + "1\n")
-    with pytest.raises(DataError, match=r"columns c\d and c\d .* 3 bits; use --hash-bits \d+") as e:
+    with pytest.raises(
+        DataError, match=r"columns c\d and c\d .*--hash-bits 3; use --hash-bits \d+"
+    ) as e:
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=3)
     bits = int(str(e.value).rsplit(maxsplit=1)[1])
     sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=bits)

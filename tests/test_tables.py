@@ -152,7 +152,7 @@ REFUSED = [
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
     ({"city": None}, {}, r"found no column city, which the data before have.*--exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
-    ({"label": None}, {}, r"found no label or y or target"),
+    ({"label": None}, {}, r"found no column .*target"),
     ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
     ({}, {"weight": "v"}, r"column v of --weight not found"),
     ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
@@ -164,7 +164,11 @@ REFUSED = [
         r"found inf in column size, but only finite",
     ),
     ({"label": pa.array([None] + ["yes"] * (N - 1))}, {}, r"row 1: found '' where a label"),
-    ({}, {"hash_bits": 2}, r"columns \w+ and \w+ have the same id in 2 bits; use --hash-bits \d"),
+    (
+        {},
+        {"hash_bits": 2},
+        r"columns \w+ and \w+ have the same id with --hash-bits 2; use --hash-bits \d",
+    ),
 ]
 
 

@@ -311,7 +311,7 @@ def test_every_prediction_uses_the_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "facts"),
     [
-        ({"validate": 1.5}, SettingsError, r"validate is 1.5; .*below 1"),
+        ({"validate": 1.5}, SettingsError, r"validate is 1.5; .*between 0 and 1"),
         ({"validate": "100%"}, SettingsError, "validate is 100%"),
         ({"validate": "none.svm"}, DataError, r"none\.svm does not exist"),
         ({"validate": "-"}, SettingsError, "standard input"),

@@ -70,7 +70,6 @@ FORMATS = {
         ),
     )
 }  # fmt: skip
-TABLES = ("csv", "tsv", *ARROW)
 # Rows in memory.
 _IN_MEMORY = {
     "chunks": Format("chunks", (), read=read_chunks),

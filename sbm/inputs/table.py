@@ -28,6 +28,8 @@ _LIKE_NUMBERS = re.compile(r"[0-9+\-.eE]+")  # all characters of a column of num
 
 _Record = tuple[int, list[str]]  # number of its first line, and its cells
 
+_CONTROL, _NOT_UTF8 = re.compile("[\x00-\x08]"), re.compile("[\udc80-\udcff]")
+
 
 def read_table(
     source: Source, dtype: str, largest_row: int, *, delimiter: str = ","
@@ -55,7 +57,7 @@ def read_table(
         names = next(records, (1, []))[1]
         if not names:
             return
-        if any(c < " " and not c.isspace() for name in names for c in name):
+        if _CONTROL.search(title := "".join(names)) and _NOT_UTF8.search(title):
             raise DataError(f"{source.name}:1: found no text; this looks like a binary file")
         if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
             raise DataError(

@@ -196,7 +196,7 @@ def train_ranks(
     begin = clock()
     return_freed_memory()
     options = options or TrainOptions()
-    if model is not None and not isinstance(model, str | Path):
+    if model is not None and not isinstance(model, str | Path | Settings | Mapping):
         raise SettingsError(
             f"the name of the model is a {type(model).__name__}; give rows and labels as a pair: "
             "sbm.train((X, y), NAME)"

@@ -72,9 +72,6 @@ class FeatureCounter:
         """
         frequent = self._counts[: len(self.ids)] >= self._options.min_count
         frequent[: self._n_known] = True
-        if len(frequent) and not frequent.any():
-            drops = f"drops all {count(len(frequent), 'feature')}"
-            raise DataError(f"--min-count {self._options.min_count} {drops}; use a smaller one")
         self.ids.keep(frequent)
         return int(np.count_nonzero(~frequent))
 
@@ -107,7 +104,11 @@ def count_features(
     again = [source.again() for source in sources]  # the counters are for the second reading
     counter = FeatureCounter(ids, options, names_of_features(sources))
     read_sources("count", again, counter, options, pool, progress)
-    return Counted(again, counter.forget_rare(), counter.nnz)
+    n_rare = counter.forget_rare()
+    if n_rare and not len(ids):
+        rare = count(n_rare, "feature")
+        progress.stage(f"warning: --min-count {options.min_count} drops all of {rare}")
+    return Counted(again, n_rare, counter.nnz)
 
 
 def refuse_changed_sources(sources: list[Source], counted: Counted) -> None:

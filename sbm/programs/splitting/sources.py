@@ -8,7 +8,7 @@ from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.arrow import frame_source, is_frame
-from sbm.inputs.formats import TABLES, open_inputs, with_hash_bits
+from sbm.inputs.formats import LIBSVM, open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions
@@ -63,7 +63,7 @@ def find_sources(
         return [chunk_source(chunks, name, options)], store
     sources = open_inputs(names, options)
     given = [name for name in _OF_TABLES if getattr(asked, name)]
-    if given and not any(source.format in TABLES for source in sources):
+    if given and sources and all(source.format == LIBSVM for source in sources):
         raise SettingsError(
             f"{given[0]} names a column of a table, but {sources[0].shown} is no table; leave it "
             "out, or choose the format"
