@@ -343,7 +343,7 @@ class Settings:
     parts: str = _setting(
         "auto", _Rule(str, choices=("auto", "blocks")),
         "Rows per step: all if they fit in memory, or those of a block.",
-        "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 200 million "
+        "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 2 billion "
         "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
         "`tol`.",
     )

@@ -43,6 +43,19 @@ def in_turns(store, path, **more):
 
 
 @pytest.mark.long
+def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
+    path, some = tmp_path / "m.model", {"mem": "125MB"}
+    by_blocks, turns = in_turns(store, tmp_path / "b.model", **some)
+    assert (by_blocks["blocks"], turns) == (3, [])
+    monkeypatch.setattr("sbm.engine.memory.MOST_WHOLE", 10**9)
+    report, turns = in_turns(store, path, **some)
+    assert (report["blocks"], len(turns)) == (1, 2)
+    assert report["converged"]
+    assert report["dual"] <= by_blocks["primal"]
+    assert by_blocks["dual"] <= report["primal"]
+
+
+@pytest.mark.long
 def test_turns_reach_the_optimum_of_one_training(store, tmp_path):
     path = tmp_path / "m.model"
     report, turns = in_turns(store, path, threads=1)

@@ -62,8 +62,8 @@ _SPILL_VARIABLE = 4 * 12 + 9 + 8
 _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
 # Row weights are dealt in batches: the order, the weights, those per block; and their text.
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
-# Most nonzeros times outputs of a single part: a round of them takes a second or so.
-MOST_WHOLE = 200_000_000
+# Most nonzeros times outputs of a single part: a round of them takes some seconds.
+MOST_WHOLE = 2_000_000_000
 # Share of the bound that decoded blocks leave free.
 SLACK = 0.02
 # Python's objects for a chunk.

@@ -48,7 +48,7 @@ __all__ = [
     "own_name",
     "refuse_others",
     "runs_of_others",
-    "share_cores",
+    "share_cores", "side_by_side",
     "total_report",
 ]  # fmt: skip
 
@@ -70,7 +70,7 @@ def any_of(comm: Comm, *flags: bool) -> list[bool]:
     return [bool(column.any()) for column in comm.gather([float(flag) for flag in flags]).T]
 
 
-def _side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
+def side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
     """Divide one-vs-rest into groups of classes that several threads solve."""
     one = problems[0]
     if not isinstance(one, MultiProblem) or one.loss.joint:
@@ -118,7 +118,7 @@ class WorkShare:
         if only_these is not None:
             every = only(every, only_these)
         if comm.size == 1:
-            return cls(comm, _side_by_side(every), False)
+            return cls(comm, side_by_side(every), False)
         one, classes = every[0], every
         if isinstance(one, MultiProblem) and not one.loss.joint:
             n = len(one.costs)

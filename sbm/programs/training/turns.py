@@ -1,8 +1,10 @@
-"""One-vs-rest of more classes than memory holds weights of: some classes at a time.
+"""One-vs-rest of more classes than memory holds: some classes at a time.
 
-The classes are independent. So each turn is an ordinary training of some classes on all rows, with
-a model and a run of its own in the folder of the run, which the same command resumes. At the end,
-the model file is joined from those of the turns, some features at a time.
+Memory may be too small for the weights of all classes, or to keep all rows in one part with the
+variables of all classes. The classes are independent. So each turn is an ordinary training of some
+classes on all rows, with a model and a run of its own in the folder of the run, which the same
+command resumes. At the end, the model file is joined from those of the turns, some features at a
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import TrainingPlan
-from sbm.programs.training.ranks import PROVEN, finished_model, only, total_report
+from sbm.programs.training.ranks import PROVEN, finished_model, only, side_by_side, total_report
 from sbm.programs.training.setup import plan_of, read_weights, shape_of
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.settings import Settings
@@ -32,6 +34,9 @@ from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
 
+MOST_TURNS = 4  # for the rows to be in one part: each turn reads them again
+_LEAST = 3  # classes of a turn
+
 Result = tuple[Model | None, dict[str, Any]]
 
 
@@ -41,25 +46,43 @@ def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
     In a turn, weights take at most half of the memory that is free for rows and weights.
     """
     n = len(store.labels or [])
-    whole = [slice(0, n)]
+    whole = _cut(n, 1)
     if n <= 2 or LOSSES[settings.loss].joint or settings.penalty != "l2":
-        return whole
-    every = make_problems(settings, store)
-    if not every[0].classify or _fits(settings, store, every):
         return whole
     options = settings.calibrate, settings.validate, settings.warm_start, settings.weights == "-"
     if any(options):  # they need all classes at once
         return whole
-    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, 3))))
-    least, most = 3, n  # classes that fit, and that do not; a turn has at least two
+    every = make_problems(settings, store)
+    if not every[0].classify:
+        return whole
+    if _fits(settings, store, every):
+        return _cut(n, _turns_of_one_part(settings, store, every, n))
+    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, _LEAST))))
+    least, most = _LEAST, n  # classes that fit, and that do not; a turn has at least two
     while most - least > 1:
         middle = (least + most) // 2
         if _fits(settings, store, only(every, slice(0, middle)), weights_twice=True):
             least = middle
         else:
             most = middle
-    turns = -(-n // least)
+    return _cut(n, -(-n // least))
+
+
+def _cut(n: int, turns: int) -> list[slice]:
     return [slice(n * k // turns, n * (k + 1) // turns) for k in range(turns)]
+
+
+def _turns_of_one_part(
+    settings: Settings, store: BlockStore, every: Sequence[AnyProblem], n: int
+) -> int:
+    """Return the number of turns in which all rows are one part; 1 if that takes many."""
+    for turns in range(1, MOST_TURNS + 1):
+        if (size := -(-n // turns)) < _LEAST:
+            break
+        problems = side_by_side(only(every, slice(0, size)))
+        if plan_of(settings, store, shape_of(settings, store, problems)).is_whole:
+            return turns
+    return 1
 
 
 def _fits(
