@@ -161,9 +161,7 @@ def add_times(problem: Problem, bench: Bench, report: Report, runs: int) -> None
         for size, some in found.items():
             some.append(bench.run(problem, size))
     for size, some in found.items():
-        plan = sbm.plan(
-            bench.store(problem), problem.settings, seconds=PLAN_SECONDS, processes=size
-        )
+        plan = sbm.plan(bench.store(problem), problem.settings, processes=size)
         low, likely, high = plan["seconds"]
         seconds = median([one[0]["seconds"] for one in some])
         report.tables.setdefault("time", []).append({
