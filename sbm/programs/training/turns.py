@@ -9,6 +9,7 @@ time.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.ranks import PROVEN, finished_model, only, side_by_side, total_report
-from sbm.programs.training.setup import plan_of, read_weights, shape_of
+from sbm.programs.training.setup import plan_of, read_weights, shape_of, time_left
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
@@ -139,8 +140,11 @@ def train_in_turns(
             what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
             options.progress.stage(f"turn {k + 1} of {len(turns)}: {what}")
             begin = clock()
-            how = replace(options, resume=None)
-            part = TrainingPlan(store, models[k], job.asked, how, job.begin, job.comm)
+            how, given = replace(options, resume=None), job.asked
+            if (left := time_left(given, job.begin)) < math.inf:  # an equal share for each turn
+                share = begin - job.begin + max(0.0, left) / (len(turns) - k)
+                given = replace(given, time_limit=share)
+            part = TrainingPlan(store, models[k], given, how, job.begin, job.comm)
             part.classes = turns[k]
             _, report = train(part)
             report["seconds"]["total"] -= begin - job.begin
