@@ -476,7 +476,7 @@ def demo() -> str:
     """Return what the commands of the demo print."""
     lines = [one["line"] for one in result("release")["tables"]["sh scripts/demo.sh"]]
     first = next(k for k, line in enumerate(lines) if line.startswith("prep.svm: "))
-    text = "\n".join(line for line in lines[first:] if not line.startswith("=="))
+    text = "\n".join(k for k in lines[first:] if not k.startswith(("==", "compiling")))
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     return f"```\n{text.strip()}\n```\n"

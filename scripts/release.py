@@ -101,7 +101,7 @@ def _in_clone(clone: Path, home: Path) -> Iterator[tuple[str, float, list[str]]]
     settings = [*kept, f"HOME={home}"]
     for name in LAST:
         tell(f"sh scripts/{name}.sh")
-        done = _run(["env", "-i", *settings, "sh", f"scripts/{name}.sh"], clone)
+        done = _run(["env", "-i", *settings, "sh", "-c", f"sh scripts/{name}.sh 2>&1"], clone)
         lines = done.stdout.strip().splitlines()
         yield f"sh scripts/{name}.sh", done.seconds / 60, lines[-LAST[name] :]
 
