@@ -329,10 +329,10 @@ def test_label_column_is_found_by_name(
 
 
 REFUSED_TABLES = [
-    ("y,label\n1,2\n", {}, ":1: found columns .*label.* among .*label.*--label"),
-    ("a,b\n1,2\n", {}, ":1: found no column .*label.* among .a., .b."),
-    ("y,b\n1,2\n", {"label": "z"}, ":1: found no column .z. among"),
-    ("y,b\n1,2\n", {"categorical": ["z"]}, ":1: column z .*--categorical.* .y., .b."),
+    ("y,label\n1,2\n", {}, ":1: found columns 'label', 'y' among 'y', 'label'.*--label"),
+    ("a,b\n1,2\n", {}, ":1: found no column 'label' or 'y' or 'target' among 'a', 'b'"),
+    ("y,b\n1,2\n", {"label": "z"}, ":1: found no column 'z' among"),
+    ("y,b\n1,2\n", {"categorical": ["z"]}, ":1: column z .*--categorical.* 'y', 'b'"),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
     (",y\n0,1\n", {}, ":1: found a column without a name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),

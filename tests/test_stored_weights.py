@@ -100,7 +100,7 @@ def test_bad_weights_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("y,w,x\n1,0,2\n0,0,2\n")
     with pytest.raises(DataError, match="all weights"):
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", weight="w")
-    with pytest.raises(DataError, match=r"column v of --weight not found.*w"):
+    with pytest.raises(DataError, match=r"column v of --weight not found.* 'y', 'w', 'x'"):
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", weight="v")
     with pytest.raises(DataError, match="both the label and the weight"):
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", weight="y")

@@ -152,7 +152,7 @@ REFUSED = [
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
     ({"city": None}, {}, r"found no column city, which the data before have.*--exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
-    ({"label": None}, {}, r"found no column .*target"),
+    ({"label": None}, {}, r"found no column 'label' or 'y' or 'target'"),
     ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
     ({}, {"weight": "v"}, r"column v of --weight not found"),
     ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),

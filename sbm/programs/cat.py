@@ -69,7 +69,7 @@ def cat(
         require_path(path, "the output")
     refuse_unknown("format", format, FORMATS)
     wanted = format_of(str(output)).name
-    if wanted not in FORMATS or (format == "libsvm" != wanted):
+    if wanted not in FORMATS or (format == "libsvm" and wanted != "libsvm"):
         raise SettingsError(
             f"{output} has the ending of {wanted}, but its format would be {format}; use another "
             f"ending{f', or --format {wanted}' if wanted in FORMATS else ''}"
