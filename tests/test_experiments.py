@@ -168,6 +168,16 @@ def test_script_can_be_imported(path):
     load_script(".".join(path.with_suffix("").parts))
 
 
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_help_describes_every_option(name, capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        load_script("bench.registry").main(BENCHMARKS, "bench", [name, "--help"])
+    shown = capsys.readouterr().out
+    assert all(
+        f"--{key.replace('_', '-')}" in shown for key in BENCHMARKS[name].options if len(key) > 1
+    )
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "words", "code"), [
     ("bench", ["parse", "--data", "nowhere.svm"], 1), ("bench", ["parse", "--runs", "0"], 2),

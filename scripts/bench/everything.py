@@ -7,7 +7,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from scripts.bench.tools import ROOT, BenchError, Report, run_process, script_co
 BENCHMARKS: Registry = {}
 CAPITALS = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
 ENDINGS = (".json", ".md", ".png")
+AT_A_TIME = 2  # results whose times do not matter
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ RESULTS = {
     "stream-memory": Result(
         "resident memory of a stream over 10 GB of text through a pipe, from outside",
         "bench stream-memory -o OUT",
+        is_timed=False,
     ),
     "overlap": Result(
         "loading behind solving; passes with a cache and without one at equal memory",
@@ -114,6 +118,7 @@ RESULTS = {
     "memory": Result(
         "peak resident memory against `--mem`, from outside",
         "bench memory --mems 180MB,256MB,400MB --split-mems 180MB,1GB -o OUT",
+        is_timed=False,
     ),
     "newton": Result(
         "passes, CPU time and memory of each solver, and of LIBLINEAR",
@@ -277,10 +282,10 @@ def _named(text: str) -> tuple[str, Path]:
 def everything(args: argparse.Namespace, report: Report) -> None:
     """Make all results again.
 
-    Runs one command after the other and writes each result beside the prefix. The same command
-    resumes: it skips the results of this commit whose stolen share is at most 2 %, and runs the
-    others again, up to --tries times each; the least disturbed try is kept. Then it writes the
-    pages that repeat results.
+    Runs one command after the other, then two at a time those whose times do not matter, and writes
+    each result beside the prefix. The same command resumes: it skips the results of this commit
+    whose stolen share is at most 2 %, and runs the others again, up to --tries times each; the
+    least disturbed try is kept. Then it writes the pages that repeat results.
 
     commit: of the code that is measured (sbm, scripts, configs); results and docs do not count.
     stolen share: processor time that this virtual machine wanted and did not get. minutes: of the
@@ -293,16 +298,25 @@ def everything(args: argparse.Namespace, report: Report) -> None:
     commit = report.machine["commit"]
     if commit.endswith("changed") and not args.quick:
         raise BenchError("commit the changes of the code first: results name their commit")
-    done = _rows_of(args.prefix)
+    rows = _rows_of(args.prefix)
     report.settings = {}
-    for name in RESULTS:
-        row = done.get(name)
-        if name in args.only and not _is_good(name, row, commit):
-            row = _make(name, args, commit)
-        if row is not None:
-            report.rows.append(row)
-            done.pop(name, None)
-            _write(report, args.prefix, [*report.rows, *done.values()])
+    wanted = [name for name in args.only if not _is_good(name, rows.get(name), commit)]
+
+    def keep(*made: dict[str, Any]) -> None:
+        """Write what there is so far: the run may be interrupted."""
+        rows.update({row["result"]: row for row in made})
+        report.rows = [rows[name] for name in RESULTS if name in rows]
+        replace(report, machine=dict(report.machine)).write(args.prefix)
+
+    keep()
+    make = partial(_make, args=args, commit=commit)
+    for name in wanted:
+        if RESULTS[name].is_timed:
+            keep(make(name))
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        others = [pool.submit(make, name) for name in wanted if not RESULTS[name].is_timed]
+        for one in as_completed(others):
+            keep(one.result())
     if not args.quick:
         for command in PAGES:
             _run(command, args, args.prefix)
@@ -323,11 +337,6 @@ def _is_good(name: str, row: dict[str, Any] | None, commit: str) -> bool:
 
 def _was_quiet(name: str, share: float) -> bool:
     return share <= tools.MOST_STOLEN or not RESULTS[name].is_timed
-
-
-def _write(report: Report, prefix: Path, rows: list[dict[str, Any]]) -> None:
-    """Write what there is so far: the run may be interrupted."""
-    Report(report.benchmark, report.title, rows=rows, machine=dict(report.machine)).write(prefix)
 
 
 def _make(name: str, args: argparse.Namespace, commit: str) -> dict[str, Any]:

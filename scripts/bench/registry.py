@@ -48,6 +48,7 @@ class Option:
         many = isinstance(self.default, list)
         shown = ",".join(map(str, self.default)) if many else self.default
         words = self.help if shown in (None, "", False) else f"{self.help}; default: {shown}"
+        words = words.replace("%", "%%")
         if self.kind is bool:
             parser.add_argument(flag, dest=name, action="store_true", help=words)
         else:
