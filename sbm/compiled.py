@@ -44,6 +44,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from sbm.errors import SbmError
+from sbm.resident import release_llvm
 
 # Set in the environment of a process that may compile. Others start a child process to compile,
 # because compiling takes tens of megabytes that are never freed.
@@ -213,7 +214,9 @@ def load(module: str) -> Any:
 def _linker() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler()
+    linker = llvm.create_lljit_compiler()
+    release_llvm()
+    return linker
 
 
 _keep: list[Any] = []  # references that keep linked code alive
@@ -229,6 +232,7 @@ def _link(code: bytes, kinds: Kinds) -> tuple[Callable[..., None], int]:
         library.import_symbol(name, abort)
     linked = library.export_symbol(facts["symbol"]).link(_linker(), f"kernel {len(_keep)}")
     _keep.append(linked)
+    release_llvm()
     prototype = ctypes.CFUNCTYPE(None, *_signature(kinds))
     return prototype(linked[facts["symbol"]]), int(facts["results"])
 

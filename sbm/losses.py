@@ -109,11 +109,11 @@ LOSSES: dict[str, Loss] = {
             "logistic", None, _log_loss, squared=False, rests=False, liblinear=(0, 7),
         ),
         Loss(
-            "crammer_singer", "½ Σ|w_c|² + C Σ max(0, max_c 1 - (w_y - w_c)·x)", _CLASSES,
+            "crammer_singer", "½ Σ|w_c|² + C Σ max(0, max_c≠y 1 - (w_y-w_c)·x)", _CLASSES,
             None, _CRAMMER_SINGER, None, squared=False, rests=True, liblinear=(4,),
         ),
         Loss(
-            "weston_watkins", "½ Σ|w_c|² + C Σ Σ_c max(0, 1 - (w_y - w_c)·x)", _CLASSES,
+            "weston_watkins", "½ Σ|w_c|² + C Σ Σ_c≠y max(0, 1 - (w_y-w_c)·x)", _CLASSES,
             None, _WESTON_WATKINS, None, squared=False, rests=True, liblinear=(),
         ),
         Loss(

@@ -83,7 +83,11 @@ class _Rule:
             If the value has the wrong type or is out of range.
         """
         if self.read is not None:
-            value = self.read(value)
+            try:
+                value = self.read(value)
+            except SettingsError as error:
+                text = str(error)
+                raise SettingsError(text if text.startswith(name) else f"{name} {text}") from None
         if self.kind is None or any(isinstance(value, type(w)) and value == w for w in self.words):
             return value
         if self.texts and isinstance(value, str):
@@ -295,7 +299,7 @@ class Settings:
 
     # fmt: off
     loss: str = _setting(
-        "hinge", _Rule(str, choices=tuple(LOSSES)), "Loss of a row.",
+        "hinge", _Rule(str, choices=tuple(LOSSES)), "Loss function.",
         "`sbm train --help` lists the formulas.", metavar="NAME",
     )
     C: float = _setting(
@@ -318,7 +322,7 @@ class Settings:
         "Meaning of the labels, for squared_error.", "`auto` means regression.",
     )
     epsilon: float = _setting(
-        0.1, _NOT_NEGATIVE, "Error that costs nothing, for the epsilon_insensitive losses."
+        0.1, _NOT_NEGATIVE, "Largest error without loss, for the epsilon_insensitive losses."
     )
     nu: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
@@ -342,7 +346,7 @@ class Settings:
     )
     parts: str = _setting(
         "auto", _Rule(str, choices=("auto", "blocks")),
-        "Rows per step: all if they fit in memory, or those of a block.",
+        "Rows solved together: all if they fit in memory (auto), or one block.",
         "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 2 billion "
         "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
         "`tol`.",
@@ -419,8 +423,8 @@ class Settings:
     )
     validate: str | Path | float | None = _setting(  # noqa: RUF009
         None, _Rule(read=_read_validate),
-        "Rows to judge the model on after each pass; the best pass is kept. A file, or a share of "
-        "the rows to hold out, such as 10%.",
+        "Data to evaluate the model on after each pass; the best pass is kept. A file, or a share "
+        "of the rows to hold out, such as 10%.",
         "The training ends after 3 passes without a better score and with a gap below 0.1. The "
         "rows of a share do not depend on blocks or on the order of the rows.",
         metavar="FILE|SHARE", unset="none", commands="train", ignored_by="plan",
@@ -456,8 +460,8 @@ class Settings:
     )
     threads: int | None = _setting(
         None, replace(_COUNT, words=(None,)), "Number of threads.",
-        "They read, decode and screen while the solver runs. Above 2 they also solve, if there are "
-        "enough rows; then the model depends on N.",
+        "They read, decode and screen while the solver runs. If N is given and above 2, they also "
+        "solve if there are enough rows; the model then depends on N.",
         metavar="N", unset="all cores",
     )
     # fmt: on

@@ -276,10 +276,12 @@ class SBMClassifier(ClassifierMixin, _Linear):
         Whether to hold out a share of the rows in `fit`, stop if the score on them (accuracy, or
         mean squared error) no longer improves, and keep the best pass.
     validation_fraction : float
-        The share.
+        Share of the rows to hold out with `early_stopping`.
     random_state : int, RandomState or None
+        Seed of every random choice.
     n_jobs : int, optional
-        Threads; no result depends on them. None is 1, -1 all cores.
+        Number of threads. Above 2, they also solve if there are enough rows; the result then
+        depends on the number. None means 1, -1 all cores.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ def parse_size(text: str | int) -> int:
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
     if isinstance(text, str) and text.strip()[-1] in "0123456789." and size < _LEAST_SIZE:
-        raise SettingsError(f"{text!r} has no unit; write it, as in {size}GB or {size}MB")
+        raise SettingsError(f"{text!r} has no unit; add one, as in {size}GB or {size}MB")
     return size
 
 

@@ -243,16 +243,16 @@ def test_compression_bombs_are_refused(tmp_path, payload, shape):
     ids=lambda header: str(header)[:40],
 )  # fmt: skip
 def test_invalid_headers_are_refused(tmp_path, header):
-    refuse(tmp_path / "x", forged(header), r"damaged \(its header\)")
+    refuse(tmp_path / "x", forged(header), r"damaged \(invalid header\)")
 
 
 def test_duplicate_names_and_other_kinds_are_refused(tmp_path):
     one = json.loads(of_payload(EIGHT)[20:-8])["arrays"]
     twice = {"kind": "thing", "meta": {}, "arrays": one * 2}
-    refuse(tmp_path / "x", forged(twice, EIGHT * 2), "its header")
+    refuse(tmp_path / "x", forged(twice, EIGHT * 2), "invalid header")
     data = bytearray(of_payload(EIGHT))
     data[12:16] = (2**32 - 1).to_bytes(4, "little")
-    refuse(tmp_path / "x", bytes(data), "its header")
+    refuse(tmp_path / "x", bytes(data), "invalid header")
     refuse(tmp_path / "x", forged({}, version=2), r"version 2.* reads version 1")
     refuse(tmp_path / "x", joined("model", SMALL), "model data; expected thing data")
     refuse(tmp_path / "x", joined("x" * 99, SMALL), "something else; expected thing data")

@@ -607,7 +607,7 @@ def test_predict_with_several_classes(run):
         "      20 -> 10: 2",
         "      10 -> 20: 1",
         "labels unknown to the model: 1 row",
-        "1 nonzero of 9 (11 %) ignored: the training data did not have their ids",
+        "1 nonzero of 9 (11 %) ignored: feature ids not in the training data",
     ]
     assert Path("out.txt").read_text() == "10 20\n" * 5 + "30 10\n20 10\n30 10\n"
     assert Path("c.tsv").read_text().splitlines()[0] == "true\\predicted\t10\t20\t30"

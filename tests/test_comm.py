@@ -183,7 +183,7 @@ def test_world_is_what_mpi4py_started(alone):
     mpi.COMM_WORLD.Get_size = lambda: 1
     assert isinstance(world(50), SerialComm)
     alone.setenv("PMI_SIZE", "2")
-    with pytest.raises(SettingsError, match=r"2 processes .* another MPI"):
+    with pytest.raises(SettingsError, match=r"2 processes .* different MPI libraries"):
         world(50)
     alone.setitem(sys.modules, "mpi4py", SimpleNamespace())
     with pytest.raises(SettingsError, match=r"mpi4py .*mpich"):

@@ -404,6 +404,17 @@ def test_ctrl_c_stops_the_compiler(tmp_path):
 # --------------------------------------------------------------------- constants on both sides
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_code_of_llvm_does_not_stay_resident(probe):
+    fill()  # links
+    resident, is_code = 0, False
+    for line in Path("/proc/self/smaps").read_text("utf-8").splitlines():
+        if "-" in line.split()[0]:
+            is_code = "libllvmlite" in line and " r-xp " in line
+        resident += int(line.split()[1]) if is_code and line.startswith("Rss:") else 0
+    assert resident < 1000  # kB
+
+
 def test_duplicated_constants_are_equal():
     """Kernels cannot import what is outside their folder, so some constants are there twice."""
     for ours, theirs, apart in (

@@ -292,7 +292,7 @@ def test_records_larger_than_plausible_are_refused(sound, store, tmp_path, pad):
                        (run / "run.json", lambda: Run.read(run))):  # fmt: skip
         sized, before = path.read_bytes(), b"{" if pad[:1] == b" " else b'{"x": '
         path.write_bytes(before + pad + sized[1:])
-        with pytest.raises(StoreError, match=f"{path} has .* bytes, more than") as caught:
+        with pytest.raises(StoreError, match=f"{path} has .* bytes, too many") as caught:
             call()
         assert "\n" not in str(caught.value)
         path.write_bytes(sized.replace(b"\n", b"\n   "))  # the layout does not matter

@@ -434,7 +434,7 @@ def test_warm_start_between_text_and_its_store(tmp_path):
     first = updates(text, 1.0, is_warm=False)
     for k, data in enumerate((text, store, text)):
         assert updates(data, 1.1 + k / 10) < first / 2
-    with pytest.raises(StoreError, match=r"dealt to blocks differently.*leave out --warm-start"):
+    with pytest.raises(StoreError, match=r"the same rows in other blocks.*leave out --warm-start"):
         updates(text, 2.0, blocks=5)
     sbm.split([text_of(tmp_path, n=9, name="more.svm")], store, append=True)
     assert updates(store, 1.3) < first * 2 / 3

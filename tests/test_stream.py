@@ -446,7 +446,7 @@ def test_given_classes_restrict_labels(small):
 
 def test_stream_waits_for_second_label_if_needed(small):
     one = [b"1 1:1 %d:2\n" % k for k in range(2, 60)]
-    refusal(one, "all 58 rows have one label, crammer_singer .*--resume", loss="crammer_singer")
+    refusal(one, "all 58 rows have one label, but crammer_singer .*--resume", loss="crammer_singer")
     assert not OTHER.exists()
     learn(write([*one, *LINES]), OTHER, resume=True)
     assert Model.load(OTHER).labels == [-1, 1]

@@ -150,7 +150,7 @@ LISTS = pa.array([[1.0]] * N)
 REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
-    ({"city": None}, {}, r"found no column city, which the data before have.*--exclude city"),
+    ({"city": None}, {}, r"found no column city, which earlier data have.*--exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
     ({"label": None}, {}, r"found no column 'label' or 'y' or 'target'"),
     ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
@@ -186,7 +186,7 @@ def test_bad_table_is_refused_whole(tmp_path, columns, options, facts):
 def test_csv_without_a_column_of_the_others_is_refused(tmp_path):
     for name, text in (("a", "x,z,label\n1,2,1\n"), ("b", "x,label\n1,0\n")):
         (tmp_path / f"{name}.csv").write_text(text)
-    with pytest.raises(DataError, match=r"b\.csv:1: found no column z, which the data before"):
+    with pytest.raises(DataError, match=r"b\.csv:1: found no column z, which earlier data have"):
         sbm.split([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "a.sbm")
     assert not list(tmp_path.glob("*.sbm*"))
     sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm")

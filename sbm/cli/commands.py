@@ -120,11 +120,11 @@ def cli() -> None:
 @click.option("--block-size", metavar="SIZE", help="Memory of a loaded block, instead of --blocks.")
 @click.option(
     "--shards", type=int, metavar="P",
-    help="Deal the blocks to P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
+    help="Distribute the blocks over P folders NAME.0.sbm, NAME.1.sbm, ..., one per process.",
 )  # fmt: skip
 @_READING["dtype"]
 @click.option("--seed", type=int, default=0, help="Seed of every random choice.  [default: 0]")
-@click.option("--no-shuffle", is_flag=True, help="Deal rows to the blocks in turn, not at random.")
+@click.option("--no-shuffle", is_flag=True, help="Assign rows to blocks in turn, not at random.")
 @click.option("--level", type=int, default=1, help="Compression level, 1 to 19.  [default: 1]")
 @THREADS
 @click.option(
@@ -147,9 +147,9 @@ def split(
 ) -> None:  # fmt: skip
     """Turn text into a block store to train on.
 
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. It is read once
-    (twice with --min-count), and its rows are dealt to the blocks at random. The ending .csv, .tsv,
-    .vw, .npz or .parquet gives the format; all other files are LIBSVM text.
+    Each INPUT is a file or a glob, plain or .gz, .bz2, .xz, .zst; - is standard input. Inputs are
+    read once (twice with --min-count), and rows are assigned to blocks at random. The extension
+    .csv, .tsv, .vw, .npz, .parquet or .feather gives the format; other files are LIBSVM text.
     """
     from sbm.programs.split import split as job
 
@@ -187,7 +187,7 @@ def split(
 @TEST
 @click.option(
     "--launch", type=int, metavar="N",
-    help="Run N processes with mpiexec; {rank} in STORE is replaced by the number of each.",
+    help="Run N processes with mpiexec; {rank} in DATA is replaced by the rank of each.",
 )  # fmt: skip
 @shared
 @click.pass_context
@@ -301,7 +301,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
-    help="Labels per line, best first, separated by blanks (more than two classes).  "
+    help="Labels per line, best first, separated by spaces (more than two classes).  "
     "[default: 1]",
 )  # fmt: skip
 @click.option(
@@ -381,7 +381,8 @@ def stream(
 ) -> None:  # fmt: skip
     """Learn a model from text that is read once.
 
-    INPUT are files or globs, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is made.
+    Each INPUT is a file or a glob, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is
+    made.
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
@@ -397,7 +398,10 @@ def stream(
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
-        options["classes"] = parse_grid(classes)
+        try:
+            options["classes"] = [float(label) for label in classes.split(",")]
+        except ValueError:
+            raise SettingsError(f"classes is {classes!r}; write numbers, as in 1,2,3") from None
     settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
     try:
         with stop_signals() as is_stopped:
@@ -470,9 +474,8 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation, and train with it.
 
-    All values and all folds learn from each block that is loaded, to 10 x --tol. Rows belong to
-    folds by a hash of their content. Large values of C are not tried if smaller ones are better. C
-    in a configuration file is ignored.
+    Each block is loaded once per pass for all values and folds, which are trained to 10 x --tol.
+    Rows belong to folds by a hash of their content. C in a configuration file is ignored.
 
     After Ctrl-C or a crash, the same command resumes at the end of the last pass.
     """
@@ -582,7 +585,7 @@ def check(terminal: Terminal, store: Path) -> None:
 def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
     """Write the rows of a store in the order of its sources.
 
-    sbm split makes the same rows of the output. Parquet and Feather need pyarrow.
+    Running sbm split on the output gives the same rows. Parquet and Feather need pyarrow.
     """
     from sbm.programs.cat import cat as job
 

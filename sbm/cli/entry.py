@@ -63,9 +63,11 @@ def _attempt(arguments: list[str] | None) -> int:
     except BrokenPipeError:  # the reader closed the pipe
         code = _ERROR
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        advice = "check that it exists, its permissions and the disk"
-        code = _fail(f"{where}{error.strerror or error}; {advice}")
+        sentence = str(error.strerror or error)
+        if error.filename:
+            sentence = f"{error.filename}: {sentence}; check that it exists, its permissions and "
+            sentence += "the disk"
+        code = _fail(sentence)
     return code if isinstance(code, int) else 0
 
 

@@ -23,7 +23,8 @@ class _NewFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "-":
-            raise SettingsError("-o - (standard output) is not possible here; give a file name")
+            option = "-o" if param is None or "-o" in param.opts else max(param.opts, key=len)
+            raise SettingsError(f"{option} - (standard output) is not supported; give a file name")
         return super().convert(value, param, ctx)
 
 

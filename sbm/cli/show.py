@@ -37,7 +37,7 @@ def split(report: Report, min_count: int) -> Lines:
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
     for one, other in report["collisions"][:1]:
-        yield f"features share ids, such as {one} and {other}; more --hash-bits avoid this"
+        yield f"features share ids, such as {one} and {other}; raise --hash-bits to avoid this"
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
 
@@ -80,7 +80,7 @@ def check(report: Report) -> Lines:
         f"{count(report['features'], 'feature')}"
     )
     if report["elsewhere"]:
-        yield f"it is one shard of a store; {count(report['elsewhere'], 'block')} elsewhere"
+        yield f"one shard of a store; {count(report['elsewhere'], 'block')} in other shards"
 
 
 def open_lines(report: Report) -> Lines:
@@ -240,7 +240,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         if report["decoded_blocks"] < report["blocks"]:
-            helps += ["more --mem, or fewer blocks"]
+            helps += ["a larger --mem", "fewer blocks"]
     if not is_falling:
         helps.append("a smaller --nu" if settings.loss == "one_class" else "a smaller -C")
     if left and helps:
@@ -427,7 +427,7 @@ def _unknown(report: Report) -> Lines:
         shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
         yield (
             f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
-            "ignored: the training data did not have their ids"
+            "ignored: feature ids not in the training data"
         )
 
 

@@ -412,6 +412,6 @@ def world(timeout: float = TIMEOUT) -> Comm:
     if comm.size == 1 and launched_size() > 1:
         raise SettingsError(
             f"{launched_size()} processes were started, but they cannot communicate: the launcher "
-            "belongs to another MPI than mpi4py uses; use the mpiexec of mpi4py's MPI"
+            "and mpi4py use different MPI libraries; use the mpiexec of mpi4py's MPI"
         )
     return comm if comm.size > 1 else SerialComm()

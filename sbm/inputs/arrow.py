@@ -292,15 +292,17 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
         if k == columns.label:
             _note_labels(source, name, kind, is_word)
         elif k == columns.weight and is_word:
-            raise DataError(f"{source.name}: weights in column {name} have type {kind}")
+            raise DataError(
+                f"{source.name}: weights in column {name} have type {kind}; expected numbers"
+            )
         elif k != columns.weight:
             before = options.kinds[name]
             options.kinds[name] = is_word
             if before not in (None, is_word):
                 held = "words" if before else "numbers"
                 raise DataError(
-                    f"{source.name}: column {name} has type {kind}, but held {held} in the data "
-                    "before; convert it, or name it with --categorical or --exclude for all files"
+                    f"{source.name}: column {name} has type {kind}, but held {held} in earlier "
+                    "data; convert it, or name it with --categorical or --exclude for all files"
                 )
             words += [name] if is_word else []
     return words
@@ -349,9 +351,11 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
         wanted.append((options.weight, _is_number, "numbers"))
     for column, is_fit, what in wanted:
         if schema.names.count(column) != 1:
+            number = "more than one" if column in schema.names else "no"
             raise DataError(
-                f"{source.name} has no column {column}, only {', '.join(schema.names)[:200]}; "
-                "expected label (or the column that --label names), indices and, optionally, values"
+                f"{source.name} has {number} column {column} among "
+                f"{', '.join(schema.names)[:200]}; expected label (or the column of --label), "
+                "indices and optionally values"
             )
         kind = schema.field(column).type
         if not is_fit(kind):
@@ -368,7 +372,7 @@ def _note_labels(source: Source, column: str, kind: pa.DataType, are_words: bool
     if words.are_words not in (None, are_words):
         raise DataError(
             f"{source.name}: labels in column {column} have type {kind}, but were "
-            f"{'words' if words.are_words else 'numbers'} before"
+            f"{'words' if words.are_words else 'numbers'} before; convert them"
         )
     words.are_words = are_words
 

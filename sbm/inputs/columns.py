@@ -101,7 +101,10 @@ class Columns:
         label = places[found[0]] if found else -1
         weight = -1 if options.weight is None else places.get(options.weight, -1)
         if label >= 0 and label == weight:
-            raise DataError(f"{place}: column {names[label]} is both the label and the weight")
+            raise DataError(
+                f"{place}: column {names[label]} is both the label and the weight; choose another "
+                "with --label or --weight"
+            )
         ignored = {places[name] for name in options.exclude if name in places} - {label, weight}
         if options.labels is False:
             ignored, label = ignored | {label}, -1
@@ -126,8 +129,8 @@ class Columns:
         missing = [name for name in self.options.kinds if name not in self.names]
         if missing and self.options.labels is True:
             raise DataError(
-                f"{place}: found no column {missing[0]}, which the data before have; add it, or "
-                f"leave it out of all with --exclude {missing[0]}"
+                f"{place}: found no column {missing[0]}, which earlier data have; add it, or leave "
+                f"it out of all files with --exclude {missing[0]}"
             )
         for name in self.features:
             self.options.kinds.setdefault(name, None)
@@ -252,7 +255,8 @@ class Columns:
                     expected = "as the label, but only finite numbers are allowed"
                 elif cell.strip() not in NO_LABEL:
                     expected += (
-                        ", as before (if labels are words, add --categorical with the column)"
+                        " because earlier labels are numbers; if labels are words, add "
+                        "--categorical COLUMN"
                     )
             refused.setdefault(row, f"found {shown!r} {expected}")
         return labels

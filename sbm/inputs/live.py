@@ -173,8 +173,8 @@ class _LineEnd:
         n = self._stream.readinto(buffer)
         if n and self._is_first and buffer[0] not in b"\r\n":
             raise DataError(
-                f"{self._name}:{self._line}: the line was learned before it was complete; it had "
-                "no line end and has grown since"
+                f"{self._name}:{self._line}: the line was learned without a line end and has grown "
+                "since; start over without --resume"
             )
         self._is_first = self._is_first and not n
         return n

@@ -85,7 +85,10 @@ class NameTable:
         """
         if not isinstance(given, str | Path):
             if not all(isinstance(name, str) for name in given):
-                raise SettingsError("feature_names must be a file or a sequence of str")
+                raise SettingsError(
+                    f"feature_names is a {type(given).__name__} of which some items are not str; "
+                    "expected a file or a sequence of str"
+                )
             self.add(np.arange(len(given)), [name.encode() for name in given])
             return
         path = Path(given)
@@ -150,7 +153,10 @@ class LabelWords:
         found = self.numbers.get(word)
         if found is None:
             if not {*word}.isdisjoint("\n\r\t"):
-                raise DataError(f"found {word!r} as a label; use a blank for the line end or tab")
+                raise DataError(
+                    f"found label {word!r}; labels must not contain tabs or line ends. Replace "
+                    "them by spaces"
+                )
             found = self.numbers[word] = 1.0 + max(self.numbers.values(), default=-1.0)
         return found
 

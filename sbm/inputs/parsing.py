@@ -84,8 +84,8 @@ class InputOptions:
             )
         if self.weight not in (None, weight):
             raise SettingsError(
-                f"weight is {self.weight}, but the weights of {what} are "
-                f"{'1' if weight is None else weight}; omit --weight"
+                f"weight is {self.weight}, but {what} was split "
+                f"{'without --weight' if weight is None else f'with --weight {weight}'}; omit it"
             )
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,

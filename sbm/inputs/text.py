@@ -187,8 +187,8 @@ def _files_in(folder: str) -> list[str]:
     files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
     if not files:
         raise DataError(
-            f"{folder} is a folder without Parquet or Feather files; expected the files in it, as "
-            f"in {folder}/*"
+            f"{folder} is a folder without Parquet or Feather files; give the files in it, as in "
+            f"{folder}/*"
         )
     return files
 

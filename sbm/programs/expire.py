@@ -69,8 +69,10 @@ def expire(
         The store is missing, a shard, damaged, in use, or not writable.
     """
     names = [sources] if isinstance(sources, str | Path) else list(sources)
-    if (before is None) == (not names):
-        raise SettingsError("give either --before DATE or --source NAME")
+    if before is not None and names:
+        raise SettingsError("--before and --source exclude each other; give one of them")
+    if before is None and not names:
+        raise SettingsError("nothing to drop was named; give --before DATE or --source NAME")
     folder, progress = Path(store), Progress.of(progress)
     require_whole(BlockStore(folder))
     with _at_rest(folder) if not dry_run else contextlib.nullcontext():
@@ -127,7 +129,8 @@ def _added_before(
         oldest = kept[added.index(min(added))]
         raise DataError(
             f"{folder} has no source added before {words}; the oldest "
-            f"({_names(_with_rows(oldest))}) was added {oldest['added']}"
+            f"({_names(_with_rows(oldest))}) was added {oldest['added']}; use a later date, or "
+            "--if-any"
         )
     return chosen
 
@@ -146,7 +149,7 @@ def _named(
             if missing[0] in {source["name"] for source in generation["sources"]}:
                 raise DataError(
                     f"{missing[0]} was already dropped from {folder} at "
-                    f"{generation['expired']['at']}"
+                    f"{generation['expired']['at']}; leave it out, or use --if-any"
                 )
         raise DataError(f"{folder} has no source {missing[0]}; sources are {_names(known)}")
     chosen = []

@@ -190,8 +190,8 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
     require_path(path, "the store")
     if Path(path).is_file():
         raise StoreError(
-            f"{path} is a file, but a store is a folder, as sbm split writes it; sbm info MODEL "
-            "verifies a model"
+            f"{path} is a file, but a store is a folder written by sbm split; use sbm info to "
+            "verify a model"
         )
     with telling_change(Path(path)):
         return _check(BlockStore(path), Progress.of(progress))
@@ -201,7 +201,9 @@ def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
     path = store.folder
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
-        raise StoreError(f"{path}: a feature id occurs twice in the dictionary")
+        raise StoreError(
+            f"{path}: a feature id occurs twice in the dictionary; split the data again"
+        )
     seen = np.zeros(store.n_features, np.bool_)
     y_dtype = "float64" if store.labels is None else "int32"
     counts = np.zeros(len(store.labels or []), np.int64)
@@ -235,7 +237,9 @@ def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
         progress.advance(rows_read, rows=rows_read)
     progress.finish()
     if not elsewhere and not _adds_up(store, rows_read, counts):
-        raise StoreError(f"{path}: the manifest's counts do not match the blocks")
+        raise StoreError(
+            f"{path}: the manifest's counts do not match the blocks; split the data again"
+        )
     return {
         "store": str(path),
         "rows": rows_read,

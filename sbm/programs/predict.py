@@ -195,8 +195,9 @@ def _strange(model: Model, nnz: int, unknown: int) -> list[str]:
     """Warn if the model knows no feature of the input."""
     if not nnz or unknown < nnz:
         return []
-    names = " by name" if model.info.get("names") is not None else ""
-    return [f"the model, which has features{names}, knows none of the input's"]
+    kind = "names" if model.info.get("names") is not None else "ids"
+    known = f"the model knows no feature of the input (it has feature {kind})"
+    return [f"{known}; check the input and its format"]
 
 
 _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown

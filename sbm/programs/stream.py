@@ -149,12 +149,12 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
     if one.arrivals.error is not None:
         raise DataError(
             f"{one.arrivals.error}; {rows_in_front(one.reached.needs.rows)} learned and saved in "
-            f"{one.path}. Fix the input and use --resume to continue"
+            f"{one.path}. Fix the input and use --resume"
         )
     if one.lacks_classes:
         raise DataError(
-            f"all {one.reached.needs.rows:,} rows have one label, {one.opened.settings.loss} needs "
-            "at least two classes; the rows are saved, use --resume to continue"
+            f"all {one.reached.needs.rows:,} rows have one label, but {one.opened.settings.loss} "
+            "needs at least two classes. The rows are saved; use --resume to add more"
         )
     one.progressive.tell()
     model = one.make_model()

@@ -244,19 +244,21 @@ def _header(take: _Take, size: int, kind: str, where: str, crc32: int | None) ->
     end = HEAD + length
     text = bytes(take(HEAD, end)) if length <= _LARGEST_HEADER and end <= size else b""
     if zlib.crc32(text) != crc:
-        raise _damaged(where, "its header")
+        raise _damaged(where, "invalid header")
     if crc32 is not None and crc != crc32:
         raise StoreError(
-            f"{where}: checksum mismatch (not the file that was written here); restore this file "
-            "or create it again"
+            f"{where}: checksum mismatch (intact, but not the file that belongs here); restore "
+            "this file or create it again"
         )
     header = None
     with contextlib.suppress(ValueError):
         header = parse(text)
     if not isinstance(header, dict) or not _is_header(header):
-        raise _damaged(where, "its header")
+        raise _damaged(where, "invalid header")
     if header["kind"] != kind:
-        raise StoreError(f"{where} holds {_named(header['kind'])}; expected {kind} data")
+        raise StoreError(
+            f"{where} holds {_named(header['kind'])}; expected {kind} data. Check the file name"
+        )
     return header, end
 
 

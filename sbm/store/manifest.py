@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except ValueError:
         raise StoreError(f"{path} is damaged; split the data again") from None
     if manifest.get("format") != FORMAT:
-        raise StoreError(f"{path} is not the manifest of an sbm store")
+        raise StoreError(f"{path} is not the manifest of a store; create one with sbm split")
     version = manifest.get("version")
     if type(version) is not int or version != VERSION:
         raise StoreError(

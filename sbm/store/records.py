@@ -241,7 +241,7 @@ def read_record(path: Path, name: str) -> dict[str, Any]:
         raise read_error(path, error) from error
     if 2 * size > room or _memory(data) > room:
         raise StoreError(
-            f"{path} has {size} bytes, more than the {name} of these files can have; restore it "
+            f"{path} has {size:,} bytes, too many for this folder, so it is damaged; restore it "
             "from a copy or create it again"
         )
     return decode_record(name, data)

@@ -574,7 +574,7 @@ def _find_invalid(record: dict[str, Any]) -> str:
     if reason or before is None:
         return reason
     if not isinstance(before, dict) or "before" in before:
-        return "the record before it is not one"
+        return "the previous record is invalid"
     return _find_invalid(before)
 
 

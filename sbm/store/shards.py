@@ -58,5 +58,5 @@ def read_shard(folder: Path) -> Shard | None:
     if not reason and record["shard"] < record["of"]:
         return Shard(record["shard"], record["of"])
     raise StoreError(
-        f"{path} is damaged ({reason or 'its numbers'}); copy it again or split the data again"
+        f"{path} is damaged ({reason or 'invalid number'}); copy it again or split the data again"
     )

@@ -362,6 +362,6 @@ def _sources(path: Path, folder: Path, record: Mapping[str, Any]) -> list[dict[s
     found = [source for source in meta["info"].get("sources", []) if isinstance(source, dict)]
     for source in found:
         if not isinstance(source.get("name"), str):
-            raise StoreError(f"{model} is damaged (its sources); train the model again")
+            raise StoreError(f"{model} is damaged (invalid sources); train the model again")
         _count(source, "rows")
     return found

@@ -65,8 +65,8 @@ def find_sources(
     given = [name for name in _OF_TABLES if getattr(asked, name)]
     if given and sources and all(source.format == LIBSVM for source in sources):
         raise SettingsError(
-            f"{given[0]} names a column of a table, but {sources[0].shown} is no table; leave it "
-            "out, or choose the format"
+            f"{given[0]} names a column of a table, but {sources[0].shown} is not a table; leave "
+            "it out, or set --format"
         )
     if not sources:
         raise DataError("no input; expected files, glob patterns, or - for standard input")

@@ -146,7 +146,7 @@ class StreamOptions:
         for name, known in (
             ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
         ):  # fmt: skip
-            refuse_unknown(name.replace("_", "-"), str(getattr(self, name)), known)
+            refuse_unknown(name, str(getattr(self, name)), known)
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
@@ -188,7 +188,7 @@ class StreamOptions:
             if rows.isdecimal() and int(rows) > 0:
                 return 0.0, int(rows)
             raise SettingsError(
-                f"checkpoint-every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
+                f"checkpoint_every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
             )
         return parse_duration(self.checkpoint_every), 0
 

@@ -346,7 +346,7 @@ class Stream:
             advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
             if isinstance(error, DataError):
                 raise DataError(f"{error}; {advice}") from None
-            advice += ", use --resume to continue"
+            advice += "; use --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
         run, before = self.opened.run, self.work.learner.describe()
@@ -402,9 +402,9 @@ class Stream:
 
     def out_of_memory(self) -> MemoryPlanError:
         """Return the error after memory ran out; it reports what is saved."""
-        kept = "nothing was learned yet, retry with"
+        kept = "nothing was learned yet; retry with"
         if rows := self._committed[1]:
-            kept = f"{rows_in_front(rows)} saved, retry with --resume and"
+            kept = f"{rows_in_front(rows)} saved; retry with --resume and"
         size = format_size(self._mem)
         return MemoryPlanError(
             f"memory ran out while learning {self.path}, planned for {size}; {kept} less --mem",

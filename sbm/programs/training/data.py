@@ -39,8 +39,7 @@ def store_named(data: Any) -> Path | None:
     stores = [p for p in paths if _is_folder(p) or p.suffix == ".sbm" or RANK in p.name]
     if stores and len(paths) > 1:
         raise SettingsError(
-            f"{stores[0]} is a store; train on one store, or on text files, but not on several "
-            "things at once"
+            f"{stores[0]} is a store, and other data are given; give one store, or only text files"
         )
     return stores[0] if stores else None
 

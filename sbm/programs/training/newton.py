@@ -158,8 +158,8 @@ def check_memory_of_products(settings: Settings, plan: MemoryPlan, missing: int)
         least = plan.mem + int(1.02 * missing / (1 - SLACK))
         raise MemoryPlanError(
             f"--mem {format_size(plan.mem)} is too small {plan.task} with --solver newton, which "
-            f"keeps all rows in memory if there are so many features; use at least --mem "
-            f"{in_megabytes(least)}, or --solver dual",
+            f"must keep all rows in memory here; use at least --mem {in_megabytes(least)}, or "
+            "--solver dual",
             least,
         )
 

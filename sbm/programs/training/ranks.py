@@ -231,7 +231,10 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
                 "give all ranks the same store, or shards of one store"
             )
         if theirs != json.loads(json.dumps(mine)):
-            raise StoreError(f"ranks {comm.rank} and {rank} have different settings")
+            raise StoreError(
+                f"ranks {comm.rank} and {rank} have different settings or row weights; start all "
+                "ranks with the same command and files"
+            )
 
 
 def own_name(name: str | Path, comm: Comm) -> Path:

@@ -334,7 +334,7 @@ def require_weights(settings: Settings) -> None:
     name = settings.weights
     if name not in (None, "-") and not Path(name).is_file():
         what = "is not a file" if Path(name).exists() else "does not exist"
-        raise DataError(f"{name} {what}; expected a text file with one weight per row and line")
+        raise DataError(f"{name} {what}; expected a text file with one weight per line")
 
 
 def read_weights(

@@ -78,8 +78,8 @@ def refuse_validation(settings: Settings, processes: int) -> None:
     if isinstance(where, float):
         if settings.penalty != "l2":
             raise SettingsError(
-                f"penalty {settings.penalty} cannot hold out a share of the rows; use --validate "
-                "FILE, or sbm tune"
+                f"penalty {settings.penalty} does not support a share of the rows in --validate; "
+                "use --validate FILE, or sbm tune"
             )
     elif where == "-":
         raise SettingsError(
@@ -146,9 +146,12 @@ class Validation:
         words = dict(zip(store.labels or [], store.label_names, strict=False))
         self._positive = words.get(max(labels), format_number(max(labels))) if labels else None
         if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
+            found = f"{settings.loss} has two"
+            if len(labels) != 2:
+                found = f"there are {len(labels) or 'no'} classes"
             raise SettingsError(
-                f"threshold needs two classes and one decision value per row; {settings.loss} on "
-                f"these labels has {len(labels) or 'no'} classes; leave it out"
+                f"threshold needs two classes and one decision value per row, but {found}; leave "
+                "it out"
             )
         self._best: dict[str, Any] = {}
         self.weights: list[Floats] = []
@@ -250,8 +253,11 @@ class Validation:
         score, best = found.figure, self._best
         if math.isnan(score):
             where = self._path or "the rows held out"
-            what = "there are no rows" if not found.rows else "they are all of one class"
-            raise DataError(f"{self._metric.name} is undefined on {where}: {what}")
+            what = "there are no rows" if not found.rows else "all rows have the same label"
+            raise DataError(
+                f"{self._metric.name} is undefined on {where}: {what}; use another metric or "
+                "other rows"
+            )
         is_better = best["score"] is None or (score - best["score"]) * self._metric.sign > 0
         is_best = is_better or score == best["score"]
         self._best = best | {
@@ -308,8 +314,8 @@ class Validation:
         if len(unknown := np.flatnonzero(labels[codes] != y)):
             label = new[0] if new else format_number(float(y[unknown[0]]))
             raise DataError(
-                f"{self._path} has label {label}, which the training data do not have; leave out "
-                "these rows, or train on rows with this label, too"
+                f"{self._path} has label {label}, which is not in the training data; remove these "
+                "rows, or add rows with this label to the training data"
             )
         return codes
 

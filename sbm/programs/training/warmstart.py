@@ -146,7 +146,7 @@ class _EarlierRecord:
             for piece in itertools.chain(*found.parts):
                 rows[piece.block] += piece.rows
             if rows != [block[0] for block in found.blocks]:
-                raise ValueError("its parts do not have the rows of its blocks")
+                raise ValueError("row counts of parts and blocks differ")
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StoreError(
                 f"{folder} has no alphas to start from ({error}); leave out --warm-start"
@@ -257,9 +257,8 @@ def earlier_blocks(
     now = store.manifest["blocks"]
     if not _has(store, contents, files):
         raise StoreError(
-            f"{folder} was trained on other data than {store.name}, or on rows dealt to blocks "
-            "differently (--blocks, --seed, --mem), and not just before blocks were appended or "
-            "expired; leave out --warm-start"
+            f"{folder} was trained on other data than {store.name}, or on the same rows in other "
+            "blocks (--blocks, --seed, --mem); leave out --warm-start"
         )
     was = {file: number for number, file in enumerate(files)}
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
@@ -333,8 +332,9 @@ class PreviousRun:
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
             raise SettingsError(
-                f"{self.folder} solved {len(outputs)} problems of {max(outputs)} columns, but now "
-                f"there are {len(grown)} of {max(grown)}; leave out --warm-start"
+                f"{self.folder} was trained with other classes or another kind of loss "
+                f"({sum(outputs)} outputs in {len(outputs)} problems, now {sum(grown)} in "
+                f"{len(grown)}); leave out --warm-start"
             )
 
     def new_parts(self, plan: MemoryPlan) -> list[int]:
@@ -393,7 +393,7 @@ class PreviousRun:
         mine = rows[piece.first :: max(1, piece.step)]
         if sum(map(len, mine)) != piece.rows or piece.step < 1:
             raise StoreError(
-                f"{self.folder} has parts that are not pieces of blocks; leave out --warm-start"
+                f"{self.folder} does not match the blocks it was trained on; leave out --warm-start"
             )
         return np.concatenate(mine) if mine else np.empty(0, np.int64)
 
