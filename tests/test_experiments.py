@@ -84,14 +84,17 @@ def test_run_of_all_repeats_disturbed_results_and_resumes(tmp_path, monkeypatch)
         prefix.with_name(f"{prefix.name}.json").write_text(text)
         return 0
 
-    def start():
+    def start(*more):
         made.clear()
-        command = ["all", "--quick", "--only", "start,split", "-o", str(tmp_path / "out/all")]
+        command = ["all", "--quick", *more, "-o", str(tmp_path / "out/all")]
         assert load_script("bench.registry").main(BENCHMARKS, "bench", command) == 0
         rows = json.loads((tmp_path / "out/all.json").read_text())["rows"]
         return {row["result"]: (row["commit"], row["stolen_share"]) for row in rows}
 
     monkeypatch.setattr(script, "_run", run)
+    monkeypatch.setattr(
+        script, "RESULTS", {name: script.RESULTS[name] for name in ("start", "split")}
+    )
     monkeypatch.setattr(tools, "code_commit", lambda: commit[0])
     assert start() == {"start": ("one", 0.01), "split": ("one", 0.4)}
     assert made == ["start"] * 3 + ["split"] * 3
@@ -101,6 +104,8 @@ def test_run_of_all_repeats_disturbed_results_and_resumes(tmp_path, monkeypatch)
     assert made == ["split"]
     assert start() == {"start": ("one", 0.01), "split": ("one", 0.0)}
     assert not made
+    shares = iter([0.02])
+    assert start("--only", "start") == {"start": ("one", 0.02), "split": ("one", 0.0)}
     commit[0], shares = "two", iter([0.0, 0.0])
     assert start() == {"start": ("two", 0.0), "split": ("two", 0.0)}
 

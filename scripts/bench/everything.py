@@ -275,7 +275,7 @@ def _named(text: str) -> tuple[str, Path]:
     options={
         "reference": None, "keep": None,
         "text": Option(_named, "WORD=TEXT, instead of the text that is made", [], repeated=True),
-        "only": Option(one_of(RESULTS), "names of results", list(RESULTS)),
+        "only": Option(one_of(RESULTS), "names of results to make, even if they are good", []),
         "tries": Option(int, "maximum runs of a result while stolen time is above 2 %", 3),
     },
 )  # fmt: skip
@@ -287,7 +287,8 @@ def everything(args: argparse.Namespace, report: Report) -> None:
     whose stolen share is at most 2 %, and runs the others again, up to --tries times each; the
     least disturbed try is kept. Then it writes the pages that repeat results.
 
-    commit: of the code that is measured (sbm, scripts, configs); results and docs do not count.
+    commit: of the code that is measured (sbm, configs). After a change of a benchmark, --only names
+    its results.
     stolen share: processor time that this virtual machine wanted and did not get. minutes: of the
     try that was kept.
     """
@@ -300,7 +301,7 @@ def everything(args: argparse.Namespace, report: Report) -> None:
         raise BenchError("commit the changes of the code first: results name their commit")
     rows = _rows_of(args.prefix)
     report.settings = {}
-    wanted = [name for name in args.only if not _is_good(name, rows.get(name), commit)]
+    wanted = args.only or [name for name in RESULTS if not _is_good(name, rows.get(name), commit)]
 
     def keep(*made: dict[str, Any]) -> None:
         """Write what there is so far: the run may be interrupted."""

@@ -244,7 +244,7 @@ def _judge_across(ones: dict[str, Trained], claims: Claims) -> None:
     EXPERIMENTS, runs=0, quick={**QUICK, "rounds": 2, "bmd_passes": 3, "seeds": 2},
     options={**data_options("webspam", "kddcup10", "prep"), **TRAINING, "rounds": 10,
              "no_slow_disk": Option(bool, "skip the slow disk"),
-             "bmd_passes": Option(int, "passes of BMD, for the comparison by the clock", 12),
+             "bmd_passes": Option(int, "passes of BMD, for the comparison by the clock", 30),
              "seeds": Option(int, "trainings of each method, of which medians are taken", 3)},
     axes=(
         DIFFERENCE_IN_TIME, DIFFERENCE,
