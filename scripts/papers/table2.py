@@ -229,8 +229,8 @@ def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[
             "I/O above half of I/O and learning (paper: 0.67 to 0.99)",
             words(shares.items()), [share > 0.5 for share in shares.values()],
             (f"text is read and parsed in {mine['MIRA']['IO_seconds']:.2g} s here, and MIRA learns "
-            f"for {mine['MIRA']['learning_seconds']:.2g} s; in the paper, reading takes twice as long "
-            "as learning"),
+            f"for {mine['MIRA']['learning_seconds']:.2g} s; in the paper, reading takes twice as "
+            "long as learning"),
         ),
     ]  # fmt: skip
 
