@@ -39,7 +39,7 @@ def optimum_beside_dual(case: Case, C: float, folder: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("C", [0.1, 10.0])
+@pytest.mark.parametrize("C", [0.1, 100.0])
 @pytest.mark.parametrize("case", SOLVED, ids=str)
 def test_newton_reaches_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
     report = optimum_beside_dual(case, C, tmp_path)
@@ -258,7 +258,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize("C", [0.1, 10.0])
+@pytest.mark.parametrize("C", [0.1, 100.0])
 @pytest.mark.parametrize("case", SOLVED, ids=str)
 def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
     report = optimum_beside_dual(case, C, tmp_path)

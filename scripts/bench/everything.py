@@ -287,10 +287,9 @@ def everything(args: argparse.Namespace, report: Report) -> None:
     whose stolen share is at most 2 %, and runs the others again, up to --tries times each; the
     least disturbed try is kept. Then it writes the pages that repeat results.
 
-    commit: of the code that is measured (sbm, configs). After a change of a benchmark, --only names
-    its results.
-    stolen share: processor time that this virtual machine wanted and did not get. minutes: of the
-    try that was kept.
+    commit: of the code that is measured (sbm, configs). After a change of a benchmark, --only makes
+    its results again. stolen share: processor time that this virtual machine wanted and did not
+    get. minutes: of the try that was kept.
     """
     if args.prefix is None:
         raise BenchError("give -o scripts/results/all")
