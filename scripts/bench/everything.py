@@ -139,7 +139,7 @@ RESULTS = {
     "sparse": Result(
         "sparse models beside LIBLINEAR's `-s 5` and `-s 6`: objective, weights, passes, CPU time "
         "and memory; passes with a quarter of the memory; the path of C",
-        "bench sparse --reference REFERENCE -o OUT",
+        "bench sparse --reference REFERENCE --trigrams TRIGRAMS --resume -o OUT",
     ),
     "ranks": Result(
         "processes that train one model over MPI: passes, visits, bytes sent and foreseen; time",

@@ -2,11 +2,10 @@
 
 import argparse
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ def grid(args: argparse.Namespace, report: Report) -> None:
     function from the text and the weights in the model file.
     """
     if args.resume:
-        _resume(args.prefix, report)
+        report.resume(args.prefix, "runs", "tol", "two_commands")
     known = {(row["data"], row["loss"]) for row in report.rows}
     for cell in CELLS:
         is_wanted = cell.data in args.sets and cell.loss in args.losses
@@ -136,19 +135,6 @@ def grid(args: argparse.Namespace, report: Report) -> None:
     if not report.rows:
         raise tools.BenchError("no cell has both one of --sets and one of --losses")
     report.notes += [f"LIBLINEAR: {Liblinear(args, 1.0).what.split(',')[0]}", VW_NOTE]
-
-
-def _resume(prefix: Path | None, report: Report) -> None:
-    """Take over the rows of an earlier report of this commit with the same settings."""
-    path = None if prefix is None else prefix.with_name(prefix.name + ".json")
-    if path is None or not path.is_file():
-        return
-    found = json.loads(path.read_bytes())
-    then, now = ({**f["settings"], **f["machine"]} for f in (found, asdict(report)))
-    for name in ("commit", "runs", "tol", "two_commands", "quick"):
-        if then[name] != now[name]:
-            raise tools.BenchError(f"{path.name} has another {name}; remove it to start over")
-    report.rows, report.data = found["rows"], found["data"]
 
 
 def _text_of(args: argparse.Namespace, name: str) -> Path:

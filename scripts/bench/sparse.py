@@ -1,6 +1,8 @@
 """Benchmark of sparse models: optima, support and cost beside LIBLINEAR, and the path of C."""
 
 import argparse
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,10 +12,11 @@ import numpy as np
 import sbm
 from sbm.engine.columns import ColumnPasses
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
+from scripts.bench.data import halves
 from scripts.bench.optima import write_text
 from scripts.bench.peers import Liblinear
 from scripts.bench.plot import Axes
-from scripts.bench.registry import Registry, benchmark
+from scripts.bench.registry import Option, Registry, benchmark
 from scripts.bench.tools import BenchError, Report, run_process, sbm_command, sizes, tell
 from scripts.bench.weights import (
     LinearModel,
@@ -31,7 +34,8 @@ SETS: dict[str, tuple[tuple[float, ...], float]] = {
     "news20": ((0.001, 0.01, 0.1, 1.0), 1e-4), "trigrams": ((0.01, 0.1, 1.0, 10.0), 1e-4),
     "prep_small_binary": ((0.001, 0.01, 0.1, 1.0), 1e-4), "prep_medium_binary": ((0.1,), 1e-4),
 }  # fmt: skip
-TESTED = ("a9a", "prep_small_binary", "trigrams")  # with a file of test data
+TESTED = ("a9a", "prep_small_binary")  # with a file of test data
+TRIGRAMS = "trigrams"
 EXACT = 1e-6  # gap of the models whose weights are counted beside those of LIBLINEAR at this -e
 QUARTER, MOST_PASSES = 0.25, 20  # columns in memory: share of the bytes of the decoded data
 PATH_SET, PATH = "farm_ads", "0.01,0.03,0.1,0.3,1,3,10,30,100"
@@ -40,7 +44,11 @@ FOLDS = "metric of the folds over C"
 
 @benchmark(
     BENCHMARKS, runs=0,
-    options={"reference": None, "sets": [], "liblinear_train": None, "tol": 1e-3},
+    options={
+        "reference": None, "sets": [], "liblinear_train": None, "tol": 1e-3,
+        "trigrams": Option(Path, "text of trigrams, of which a fifth is held out"),
+        "resume": Option(bool, "skip what PREFIX.json of the same commit and settings has"),
+    },
     axes=(
         Axes("C", "weights", "C", "weights not 0", x_log=True, table=FOLDS),
         Axes("C", "accuracy", "C", "accuracy", x_log=True, y_log=False, table=FOLDS),
@@ -53,34 +61,51 @@ def sparse(args: argparse.Namespace, report: Report) -> None:
     above: objective of ours less LIBLINEAR's at -e, relative to it, both computed from the text.
     weights: that are not 0. exact weights: the same at --tol 1e-6. CPU: seconds of the whole
     process. in a quarter: passes (at most 20) and gap with columns in memory that take a quarter of
-    the bytes of the decoded data. trigrams: of scripts.data.trigrams, as trigrams.svm.zst in the
-    folder, with trigrams.t.svm.zst.
+    the bytes of the decoded data. trigrams: made by scripts.data.trigrams.
 
     The path: sbm tune of farm_ads with l1 and with l2.
     """
     if args.reference is None:
         raise BenchError("give --reference FOLDER")
+    if args.resume:
+        report.resume(args.prefix, "tol")
+    known = {(row["data"], row["loss"], row["C"]) for row in report.rows}
     run_process(sbm_command("precompile"))
     for name in args.sets or SETS:
-        text = args.folder / f"{name}.svm"
-        write_text(args.reference, name, text)
-        tests = args.folder / f"{name}.t.svm"
-        if name in TESTED:
-            stem, binary, _ = name.partition("_binary")
-            write_text(args.reference, f"{stem}.t{binary}", tests)
+        if name == TRIGRAMS and args.trigrams is None:
+            report.notes.append("no --trigrams was given")
+            continue
         values, e = SETS.get(name, SETS["a9a"])
-        for C in values:
-            for solver, loss in SOLVERS.items():
-                report.rows.append(_compare(args, text, tests, solver, loss, C, e))
-                tell(str(report.rows[-1]))
-                if args.prefix is not None:
-                    report.write(args.prefix)
+        wanted = [(s, loss, C) for C in values for s, loss in SOLVERS.items()]
+        wanted = [one for one in wanted if (name, *one[1:]) not in known]
+        if not wanted:
+            continue
+        text, tests = _texts(args, name)
+        for solver, loss, C in wanted:
+            report.rows.append(_compare(args, text, tests, solver, loss, C, e))
+            tell(str(report.rows[-1]))
+            if args.prefix is not None:  # for --resume; the facts at the end are not known yet
+                replace(report, machine=dict(report.machine)).write(args.prefix)
         if name == PATH_SET:
             report.tables[FOLDS] = [
                 *_path(args.folder, text, "l1"),
                 *_path(args.folder, text, "l2"),
             ]
         tests.unlink(missing_ok=True)
+
+
+def _texts(args: argparse.Namespace, name: str) -> tuple[Path, Path]:
+    """Return the text of a set and that of its test data, which need not be there."""
+    texts = args.folder / f"{name}.svm", args.folder / f"{name}.t.svm"
+    if name == TRIGRAMS:
+        for found, wanted in zip(halves(args.trigrams, args.folder)[:2], texts, strict=True):
+            shutil.copyfile(found, wanted)
+        return texts
+    write_text(args.reference, name, texts[0])
+    if name in TESTED:
+        stem, binary, _ = name.partition("_binary")
+        write_text(args.reference, f"{stem}.t{binary}", texts[1])
+    return texts
 
 
 def _compare(

@@ -347,6 +347,18 @@ class Report:
     notes: list[str] = field(default_factory=list)  # what was timed, and how
     machine: dict[str, Any] = field(default_factory=machine_facts)
 
+    def resume(self, prefix: Path | None, *same: str) -> None:
+        """Take over what an earlier report of this commit has, if these settings are the same."""
+        path = None if prefix is None else prefix.with_name(prefix.name + ".json")
+        if path is None or not path.is_file():
+            return
+        found = json.loads(path.read_bytes())
+        then, now = ({**f["settings"], **f["machine"]} for f in (found, asdict(self)))
+        for name in ("commit", "quick", *same):
+            if then[name] != now[name]:
+                raise BenchError(f"{path.name} has another {name}; remove it to start over")
+        self.rows, self.tables, self.data = found["rows"], found["tables"], found["data"]
+
     def _end(self) -> None:
         """Add what is known only at the end; later calls change nothing."""
         self.machine.setdefault("stolen_share", stolen_share())
