@@ -350,6 +350,7 @@ class Settings:
         "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 2 billion "
         "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
         "`tol`.",
+        commands="train tune plan", ignored_by="stream",
     )
     mem: int | str = _setting(
         "2GB", _Rule(read=parse_size), "Maximum resident memory of the process.", metavar="SIZE"

@@ -2,8 +2,8 @@
 
 For any W and any feasible α, the gap P(W) - F(α) is a sum of nonnegative terms, one per row, plus
 ½|W - W(α)|². So there is no cancellation, and the gap is exact even if the running W has drifted
-from its α. Each term is an upper bound within the rounding error of the decision value, which
-matters if costs are large compared with the objective.
+from its α. Each term is an upper bound within the rounding error of the decision value, and the
+last one within that of W(α), which matters if costs are large compared with the objective.
 """
 
 import itertools
@@ -24,6 +24,7 @@ __all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray", "relativ
 
 # A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
+_HALF_ULP = 2.0**-53  # relative error of one operation
 
 
 def relative(gap: float, primal: float, dual: float) -> float:
@@ -44,9 +45,10 @@ class Certificate:
     primal : float
         P(W), the objective of the model.
     dual : float
-        F(α), a lower bound on the objective of any model.
+        F(α), but for rounding: a lower bound on the objective of any model.
     gap : float
-        Upper bound of P(W) - F(α), including rounding errors of margins; P(W) - P* <= gap.
+        Upper bound of P(W) - F(α), including rounding errors of margins and of W(α);
+        P(W) - P* <= gap.
     relative_gap : float
         gap / max(|primal|, |dual|); 0 if both are 0. See `relative`.
     drift : float
@@ -138,6 +140,8 @@ class Certifier:
         sums = [math.fsum(column) for column in columns]
         primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
+        error = (sums[3] + 4.0) * _HALF_ULP * sums[5]  # of W(α), at most
+        gap += error * (math.sqrt(drift2) + 0.5 * error)
         unit = self._problem.unit
         # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)

@@ -242,7 +242,7 @@ class Problem(_Separable):
         """
         if not self.intercept:
             return super().bounds(sums, W, W_alpha)
-        gap, loss, dual, _, _, rising = sums
+        gap, loss, dual, *_, rising = sums
         rises, falls = float(self._rising[-1, 0]), -float(W_alpha[-1, 0])
         up = min(1.0, falls / rises) if rises > 0 else 1.0
         down = min(1.0, rises / falls) if falls > 0 else 1.0
@@ -349,9 +349,9 @@ class Problem(_Separable):
 
         Returns
         -------
-        ndarray, shape (5,) or (6,), float64
-            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors; with an intercept, also Σ
-            d_i of rows with α s > 0.
+        ndarray, shape (6,) or (7,), float64
+            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors, Σ |α| |x|; with an
+            intercept, also Σ d_i of rows with α s > 0.
         """
         assert isinstance(alpha, Dense)
         if not self.intercept:
@@ -366,7 +366,7 @@ class Problem(_Separable):
     def _certify(
         self, rows: Rows, alpha: Dense, W: Weights, W_alpha: Weights
     ) -> npt.NDArray[np.float64]:
-        sums = np.zeros(5)
+        sums = np.zeros(6)
         arguments = self.arguments(rows, alpha.values, W)
         self._kernels.certify(*arguments, W_alpha[:, 0], self._x_sum, sums)
         return sums
@@ -519,7 +519,7 @@ class OneClass(Problem):
         If Σ α is too large, all variables are scaled down; otherwise all are moved towards their
         upper bounds. W follows from Σ U x.
         """
-        missed, loss, alpha_sum, _, _ = sums
+        missed, loss, alpha_sum, *_ = sums
         n = self.nu * self.total
         self._level[1] = alpha_sum
         size = 0.5 * squared_norm(W) + abs(n * self.rho) + loss
@@ -662,7 +662,7 @@ class MultiProblem(_Separable):
     ) -> npt.NDArray[np.float64]:
         """Return the sums that rows add to the certificate; see `Problem.certify`."""
         assert isinstance(alpha, Lists)
-        sums = np.zeros(5)
+        sums = np.zeros(6)
         self._kernels.certify(
             rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias,

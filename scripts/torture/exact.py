@@ -11,7 +11,7 @@ import decimal
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 from unittest import mock
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Lists
+from sbm.programs.training.second_order import NewtonPasses
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.newton import Newton
@@ -55,11 +56,14 @@ class Certified:
 
 @contextlib.contextmanager
 def watch_certificates() -> Iterator[list[Certified]]:
-    """Yield a list that every certificate of a training in this process is added to."""
+    """Yield a list that every certificate of a training in this process is added to.
+
+    One that the training returns to is added once more.
+    """
     found: list[Certified] = []
     known: dict[int, Certified] = {}
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
-    of_slice, lock = Newton.certify_slice, threading.Lock()
+    of_slice, settle, lock = Newton.certify_slice, NewtonPasses._settle, threading.Lock()
 
     def watched_begin(self: Certifier, problem: AnyProblem, W: Any, W_alpha: Any) -> None:
         begin(self, problem, W, W_alpha)
@@ -86,13 +90,26 @@ def watch_certificates() -> Iterator[list[Certified]]:
         found.append(one)
         return one.certificate
 
+    def watched_settle(self: NewtonPasses, k: int, last: Certificate) -> Certificate:
+        chosen = settle(self, k, last)
+        if chosen is not last:
+            found.append(next(one for one in found[::-1] if _is_of(one, chosen)))
+        return chosen
+
     with (
         mock.patch.object(Certifier, "__init__", watched_begin),
         mock.patch.object(Certifier, "add", watched_add),
         mock.patch.object(Certifier, "finish", watched_finish),
         mock.patch.object(Newton, "certify_slice", watched_slice),
+        mock.patch.object(NewtonPasses, "_settle", watched_settle),
     ):
         yield found
+
+
+def _is_of(one: Certified, certificate: Certificate) -> bool:
+    """Whether a certificate was made of this; Newton's method sets the drift to 0."""
+    assert one.certificate is not None
+    return replace(one.certificate, drift=certificate.drift) == certificate
 
 
 def _rows_of(rows: Rows) -> list[Row]:

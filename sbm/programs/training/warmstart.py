@@ -29,6 +29,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.manifest import origins
 from sbm.store.run import RECORD, Run, run_folder, runs_here
+from sbm.units import count
 
 __all__ = ["PreviousRun", "earlier_blocks", "find_run", "has_rows_of", "last_run", "shape_record"]
 
@@ -333,8 +334,8 @@ class PreviousRun:
         if before.listed != problems[0].listed or not as_before:
             raise SettingsError(
                 f"{self.folder} was trained with other classes or another kind of loss "
-                f"({sum(outputs)} outputs in {len(outputs)} problems, now {sum(grown)} in "
-                f"{len(grown)}); leave out --warm-start"
+                f"({count(sum(outputs), 'output')} in {count(len(outputs), 'problem')}, now "
+                f"{sum(grown):,} in {len(grown):,}); leave out --warm-start"
             )
 
     def new_parts(self, plan: MemoryPlan) -> list[int]:

@@ -319,22 +319,26 @@ def rounding(n, size):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def dot_within(indices, values, begin, end, w, z):
-    """Return z + w·x for one row, and a bound on its rounding error; z is one product, or 0.
+    """Return z + w·x for one row, a bound on its rounding error, and |x|²; z is one product, or 0.
 
-    The second sum waits for nothing that the first one does not wait for, so it takes no time.
+    The other sums wait for nothing that the first one does not wait for, so they take no time.
     """
     size = abs(z)
+    square = 0.0
     if values is None:
         for p in range(begin, end):
             product = w[np.uint32(indices[p])]
             z += product
             size += abs(product)
+        square = np.float64(end - begin)
     else:
         for p in range(begin, end):
-            product = np.float64(values[p]) * w[np.uint32(indices[p])]
+            x = np.float64(values[p])
+            product = x * w[np.uint32(indices[p])]
             z += product
             size += abs(product)
-    return z, rounding(end - begin, size)
+            square += x * x
+    return z, rounding(end - begin, size), square
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -423,10 +427,11 @@ def hinge_gap_within(h, error, alpha, cost, squared):
 
 
 @njit(nogil=True, error_model="numpy")
-def add_sums(sums, gap, loss, dual, support, free):
+def add_sums(sums, gap, loss, dual, support, free, size):
     """Add the totals of one block to the sums of a certificate."""
     sums[0] += gap
     sums[1] += loss
     sums[2] += dual
     sums[3] += support
     sums[4] += free
+    sums[5] += size

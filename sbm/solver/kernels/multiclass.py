@@ -33,6 +33,8 @@ In place: lists, W, score. Returned: nothing; totals are added to `stats` and `s
 Source: see those two files; for the relevant classes LIBLINEAR's appendix E.5.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -483,10 +485,10 @@ def certify(
         The weights that belong to the variables, rebuilt from scratch over all blocks.
     scratch, columns : (4, width) float64, (width,) int32
         Scratch.
-    sums : (5,) float64, added to in place
+    sums : (6,) float64, added to in place
         Σ g_i (the gap at drift 0, whatever W'x_i was rounded by), Σ φ_i, Σ d_i, rows with a
         variable above 0, rows with one inside its bounds; of one-vs-rest these variables
-        themselves, as every class has its own rows.
+        themselves, as every class has its own rows. Then Σ |x_i| Σ_c |change of column c|.
     others : as in `solve`; nothing of these is changed
     """
     n = np.uint64(len(starts))
@@ -502,6 +504,7 @@ def certify(
     dual = 0.0
     support = 0
     free = 0
+    size = 0.0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
             q = i + np.uint64(ahead)
@@ -531,4 +534,7 @@ def certify(
                 support += 1
                 free += _is_free(own, cost, beta, kind, rest, squared)
             move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
-    add_sums(sums, gap, loss, dual, support, free)
+            norm = math.sqrt(squared_norm(values, start, end) + bias * bias)
+            for j in range(n_steps):
+                size += abs(steps[j]) * norm
+    add_sums(sums, gap, loss, dual, support, free, size)

@@ -24,6 +24,8 @@ The extra feature has the value `bias` in every row but is not stored in rows; i
 w. `late` adds it after the sum over a row instead of before, which rounds differently.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -272,9 +274,9 @@ def make_certify(read, terms, late=False):
             belongs to the extra feature.
         x_sum : like w, or None, added to in place
             Σ C_i x_i.
-        sums : (5,) float64, added to in place
+        sums : (6,) float64, added to in place
             Σ g_i (the gap at drift 0, whatever w·x_i was rounded by), Σ φ_i (the primal's loss),
-            Σ d_i (the dual without -½|w|²), support vectors, free support vectors.
+            Σ d_i (the dual without -½|w|²), support vectors, free support vectors, Σ |α_i| |x_i|.
         """
         numbers = positive, classify, cost_positive, cost_negative, squared, epsilon
         n = np.uint64(len(starts))
@@ -285,6 +287,7 @@ def make_certify(read, terms, late=False):
         dual = 0.0
         support = 0
         free = 0
+        size = 0.0
         for i in range(n):
             prefetch_ahead(w, indices, starts, lengths, i, n, ahead)
             row = read(i, y, weight, numbers)
@@ -293,7 +296,7 @@ def make_certify(read, terms, late=False):
                 continue
             begin = np.uint64(starts[i])
             end = begin + np.uint64(lengths[i])
-            z, error = dot_within(indices, values, begin, end, w, 0.0 if late else share)
+            z, error, square = dot_within(indices, values, begin, end, w, 0.0 if late else share)
             if late:
                 z += share
             value = alpha[i]
@@ -309,8 +312,9 @@ def make_certify(read, terms, late=False):
                 free += squared or abs(value) < C
                 add(indices, values, begin, end, w_alpha, value * s)
                 w_alpha_extra += value * s * bias
+                size += abs(value) * math.sqrt(square + bias * bias)
         if bias > 0.0:
             w_alpha[len(w_alpha) - 1] += w_alpha_extra
-        add_sums(sums, gap, loss, dual, support, free)
+        add_sums(sums, gap, loss, dual, support, free, size)
 
     return certify
