@@ -346,7 +346,7 @@ def test_invalid_warm_starts_are_refused(nights, tmp_path):
         (night.store, model, {"bias": 1.0}, SettingsError, "a.model.run .*bias 0.5,.* 1.0"),
         (same_sizes, model, {}, StoreError, "a.model.run .*other data than .*same.sbm"),
         (other, model, {}, StoreError, "a.model.run .*other data than .*other.sbm"),
-        (more_labels, model, {}, SettingsError, "1 outputs in 1 problems, now 3 in 1"),
+        (more_labels, model, {}, SettingsError, "1 output in 1 problem, now 3 in 1"),
         (night.store, "no.model", {}, StoreError, "no.model does not exist.* --warm-start"),
         (night.store, night.folder / "0.svm", {}, StoreError, "0.svm has no run.* 0.svm.run"),
         (night.store, night.store, {}, StoreError, "g.sbm is a store"),
