@@ -18,13 +18,12 @@ from sbm.alphas import Alphas
 from sbm.distributed.comm import Comm
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.problem import TOO_LARGE, AnyProblem, squared_norm
+from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, squared_norm
 
 __all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray", "relative"]
 
 # A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
-_HALF_ULP = 2.0**-53  # relative error of one operation
 
 
 def relative(gap: float, primal: float, dual: float) -> float:
@@ -140,7 +139,7 @@ class Certifier:
         sums = [math.fsum(column) for column in columns]
         primal, dual, gap = self._problem.bounds(sums, self._W, self.W_alpha)
         drift2 = squared_norm(self._W, self.W_alpha)
-        error = (sums[3] + 4.0) * _HALF_ULP * sums[5]  # of W(α), at most
+        error = (sums[3] + 4.0) * 0.5 * EPSILON * sums[5]  # of W(α), at most
         gap += error * (math.sqrt(drift2) + 0.5 * error)
         unit = self._problem.unit
         # ½|W|² is a part of the primal value, but for one class it can exceed it.

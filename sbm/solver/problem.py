@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sbm.solver.cache import WorkingSet
 
 __all__ = [
+    "EPSILON",
     "TOO_LARGE",
     "AnyProblem",
     "Damping",
@@ -48,7 +49,7 @@ _PREFETCH_ABOVE = 1 << 22
 _PREFETCH_ROWS = 3
 _SINGLE = 8192  # as in kernels/common.py
 _MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
-_EPSILON = 2.0**-52  # relative rounding error of a number
+EPSILON = 2.0**-52  # relative rounding error of a number
 
 TOO_LARGE = (
     "computation exceeds the range of a float64 (1.8e308); scale values and targets down, or use "
@@ -533,7 +534,7 @@ class OneClass(Problem):
         self._x_sum = None
         dual = -0.5 * norm
         # Unlike for other losses, the gap is a difference of rounded numbers.
-        return primal, dual, max(0.0, primal - dual) + missed + 4 * _EPSILON * size
+        return primal, dual, max(0.0, primal - dual) + missed + 4 * EPSILON * size
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the state that solving changes, except W and the variables."""

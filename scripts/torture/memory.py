@@ -6,7 +6,7 @@ its peak resident memory, measured from outside, must be within. Commands withou
 to what they load (a model, a chunk) and a fixed allowance.
 
 On Linux the system sets a second limit: `RLIMIT_DATA`, which counts all memory that a process may
-write to, touched or not, but not its code; it is 128 MB above the bound, for what is never touched.
+write to, touched or not, but not its code; it is 64 MB above the bound, for what is never touched.
 """
 
 import functools
@@ -35,8 +35,7 @@ ROOMS = (1.0, 1.3, 3.0)
 ALLOWANCE, PIECES = 110_000_000, 60_000_000
 
 # Memory that a program may write to and does not: stacks of threads, buffers that are not full.
-# OpenBLAS reserves 32 MB for each thread.
-UNTOUCHED = 128_000_000
+UNTOUCHED = 64_000_000
 
 # Runs a program with a limit of what it may write to; a thread's stack is 8 MB otherwise.
 LIMITER = """\
