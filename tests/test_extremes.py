@@ -88,6 +88,20 @@ def test_gap_includes_rounding_of_a_sum_whose_terms_cancel(tmp_path, C):
         assert 0 <= exact_bounds(one).gap <= Fraction(one.certificate.gap) * Fraction(1 + 1e-9)
 
 
+def test_gap_is_at_most_the_objective(tmp_path):
+    """Without variables the dual is 0; rounding takes those of Newton's method far below it."""
+    case = next(c for c in CASES if str(c) == "squared_error-0")
+    X, y = case.rows(n=30)
+    with watch_certificates() as found:
+        _, report, _ = fit(
+            make_store(tmp_path, X * 1e30, y, blocks=2), **case.at(1.0), solver="newton",
+            tol=1e-12, max_passes=6,
+        )  # fmt: skip
+    for one in (each.certificate for each in found):
+        assert min(one.dual, one.primal - one.gap) >= 0.0
+    assert report["gap"] == report["primal"] > report["dual"] == 0.0
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e-14, 1e-20])
 def test_crammer_singer_moves_rows_of_any_norm(tmp_path, scale):
     """The rest of C must not be lost in rounding next to 1 / |x|²."""

@@ -44,7 +44,8 @@ class Certificate:
     primal : float
         P(W), the objective of the model.
     dual : float
-        F(α), but for rounding: a lower bound on the objective of any model.
+        F(α), but for rounding: a lower bound on the objective of any model. It is that of α = 0 if
+        this is the better one.
     gap : float
         Upper bound of P(W) - F(α), including rounding errors of margins and of W(α);
         P(W) - P* <= gap.
@@ -102,7 +103,11 @@ class Certifier:
         Contribution of each block.
     arrays : list of ndarray
         Arrays that all blocks add to.
+    dual : float
+        After `finish`: F(α), even if that of α = 0 is larger.
     """
+
+    dual = 0.0
 
     def __init__(
         self, problem: AnyProblem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
@@ -141,6 +146,9 @@ class Certifier:
         drift2 = squared_norm(self._W, self.W_alpha)
         error = (sums[3] + 4.0) * 0.5 * EPSILON * sums[5]  # of W(α), at most
         gap += error * (math.sqrt(drift2) + 0.5 * error)
+        self.dual = dual
+        if gap >= primal - self._problem.least:
+            dual, gap = self._problem.least, primal - self._problem.least
         unit = self._problem.unit
         # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)

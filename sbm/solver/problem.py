@@ -137,6 +137,7 @@ class Rounds:
 class _Separable:
     """Base of problems whose rows share no constraint and no state except W."""
 
+    least = 0.0  # lower bound on the objective, that of α = 0
     _x_sum: Weights | None = None  # Σ U x, if the certificate needs it
 
     @property
@@ -403,6 +404,8 @@ class OneClass(Problem):
     total : float
         Number of rows of the data, or the sum of their weights.
     """
+
+    least = -math.inf  # α = 0 is not feasible
 
     def __init__(self, loss: Loss, nu: float, total: float) -> None:
         super().__init__(loss, 1.0, 1.0, positive=-1, classify=False)

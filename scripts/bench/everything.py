@@ -130,7 +130,7 @@ RESULTS = {
     ),
     "defaults": Result(
         "trainings of every data set with default settings, over C",
-        "bench defaults --reference REFERENCE -o OUT",
+        "bench defaults --reference REFERENCE --seconds 60 -o OUT",
     ),
     "converge": Result(
         "passes and gaps of trainings that converge slowly, and of the ways out",
