@@ -85,7 +85,7 @@ def parse_text(
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         fits = room is not None and room.size >= size and room.dtype == dtype
-        into = room if room is not None and fits else Room(size, dtype)
+        into = room if room is not None and fits else Room.of(text, size, dtype)
         y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
         while True:

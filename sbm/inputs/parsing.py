@@ -113,6 +113,7 @@ LARGEST_VALUE = {
 # End of the message about such a value.
 TOO_LARGE = "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
 
+_COUNTED = 1 << 16  # bytes among which newlines are counted at a time
 SPARE = 66  # bytes after the text: two newlines, and 64 that are read but ignored
 
 
@@ -164,15 +165,25 @@ class Room:
         Bytes of text.
     dtype : {"float32", "float64"}
         Type of the values.
+    lines : int, optional
+        Lines of the text, if known.
     """
 
-    def __init__(self, size: int, dtype: str) -> None:
+    def __init__(self, size: int, dtype: str, lines: int | None = None) -> None:
         self.size, self.dtype = size, dtype
         # A row takes at least "1\n", a feature at least " 1:1".
-        self.labels = np.empty(size // 2 + 1)
-        self.indptr = np.zeros(size // 2 + 2, np.int64)
+        rows = size // 2 if lines is None else lines
+        self.labels = np.empty(rows + 1)
+        self.indptr = np.zeros(rows + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
         self.values = np.empty(size // 4 + 1, dtype)
+
+    @classmethod
+    def of(cls, text: npt.NDArray[np.uint8], size: int, dtype: str) -> Room:
+        """Return arrays for a text that ends with a newline; its lines are counted."""
+        starts = range(0, size, _COUNTED)
+        lines = sum(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10) for k in starts)
+        return cls(size, dtype, lines)
 
 
 class TextParser(Protocol):

@@ -89,7 +89,7 @@ def parse_vw(
     weights, places, n_names = np.empty(size // 2 + 1), np.empty((0, 2), np.int64), 0
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
-        into = room if room is not None and room.size >= size else Room(size, "float64")
+        into = room if room is not None and room.size >= size else Room.of(text, size, "float64")
         y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
         nonlocal places, n_names

@@ -147,8 +147,9 @@ class Certifier:
         error = (sums[3] + 4.0) * 0.5 * EPSILON * sums[5]  # of W(α), at most
         gap += error * (math.sqrt(drift2) + 0.5 * error)
         self.dual = dual
-        if gap >= primal - self._problem.least:
-            dual, gap = self._problem.least, primal - self._problem.least
+        most = primal + sums[6] - self._problem.least
+        if gap >= most:  # α = 0 is as good
+            dual, gap = self._problem.least, most
         unit = self._problem.unit
         # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)

@@ -368,7 +368,7 @@ class Problem(_Separable):
     def _certify(
         self, rows: Rows, alpha: Dense, W: Weights, W_alpha: Weights
     ) -> npt.NDArray[np.float64]:
-        sums = np.zeros(6)
+        sums = np.zeros(7)
         arguments = self.arguments(rows, alpha.values, W)
         self._kernels.certify(*arguments, W_alpha[:, 0], self._x_sum, sums)
         return sums
@@ -666,7 +666,7 @@ class MultiProblem(_Separable):
     ) -> npt.NDArray[np.float64]:
         """Return the sums that rows add to the certificate; see `Problem.certify`."""
         assert isinstance(alpha, Lists)
-        sums = np.zeros(6)
+        sums = np.zeros(7)
         self._kernels.certify(
             rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias,

@@ -427,7 +427,7 @@ def hinge_gap_within(h, error, alpha, cost, squared):
 
 
 @njit(nogil=True, error_model="numpy")
-def add_sums(sums, gap, loss, dual, support, free, size):
+def add_sums(sums, gap, loss, dual, support, free, size, missed):
     """Add the totals of one block to the sums of a certificate."""
     sums[0] += gap
     sums[1] += loss
@@ -435,3 +435,4 @@ def add_sums(sums, gap, loss, dual, support, free, size):
     sums[3] += support
     sums[4] += free
     sums[5] += size
+    sums[6] += missed

@@ -215,7 +215,7 @@ def _visit(z, a, alpha, row, numbers):
 def _terms(z, error, alpha, row, numbers):
     C, s, _ = row
     gap, loss, dual, missed = _values(s * z, alpha, C, error)
-    return gap + missed, loss, dual, 0.0
+    return gap + missed, loss, C * error, dual, 0.0
 
 
 solve = make_solve(_read, _gap, _visit, late=True, rests=False)

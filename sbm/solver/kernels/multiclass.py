@@ -485,10 +485,11 @@ def certify(
         The weights that belong to the variables, rebuilt from scratch over all blocks.
     scratch, columns : (4, width) float64, (width,) int32
         Scratch.
-    sums : (6,) float64, added to in place
+    sums : (7,) float64, added to in place
         Σ g_i (the gap at drift 0, whatever W'x_i was rounded by), Σ φ_i, Σ d_i, rows with a
         variable above 0, rows with one inside its bounds; of one-vs-rest these variables
-        themselves, as every class has its own rows. Then Σ |x_i| Σ_c |change of column c|.
+        themselves, as every class has its own rows. Then Σ |x_i| Σ_c |change of column c|,
+        and how much larger Σ φ_i may be because of rounding.
     others : as in `solve`; nothing of these is changed
     """
     n = np.uint64(len(starts))
@@ -505,6 +506,7 @@ def certify(
     support = 0
     free = 0
     size = 0.0
+    missed = 0.0
     for i in range(n):
         if ahead > 0 and i + np.uint64(ahead) < n:
             q = i + np.uint64(ahead)
@@ -522,6 +524,7 @@ def certify(
         error = decision_error(indices, values, start, end, W, bias)
         gap += _missed(own, cost, z, beta, kind, rest, squared, error)
         loss += row_loss
+        missed += _missed(own, cost, z, nothing, kind, rest, squared, error)
         dual += row_dual
         n_steps, _ = _steps(
             own, cost, nothing, beta, n_outputs, kind, rest, squared, columns, steps
@@ -537,4 +540,4 @@ def certify(
             norm = math.sqrt(squared_norm(values, start, end) + bias * bias)
             for j in range(n_steps):
                 size += abs(steps[j]) * norm
-    add_sums(sums, gap, loss, dual, support, free, size)
+    add_sums(sums, gap, loss, dual, support, free, size, missed)

@@ -55,7 +55,8 @@ def _visit(z, a, alpha, row, numbers):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _terms(z, error, alpha, row, numbers):
     v = row[0]
-    return v * min(error, max(error - z, 0.0)), v * max(-z, 0.0), alpha, 0.0
+    missed = v * min(error, max(error - z, 0.0))
+    return missed, v * max(-z, 0.0), missed, alpha, 0.0
 
 
 solve = make_solve(_read, _gap, _visit, late=True)

@@ -67,10 +67,12 @@ def _terms(z, error, alpha, row, numbers):
     squared = numbers[4]
     h = 1.0 - s * z
     gap = hinge_gap_within(h, error, alpha, C, squared)
+    most = max(h + error, 0.0)
     h = max(h, 0.0)
+    more = most - h
     if squared:
-        return gap, C * h * h, alpha - 0.25 * alpha * alpha / C, 0.0
-    return gap, C * h, alpha, 0.0
+        return gap, C * h * h, C * more * (most + h), alpha - 0.25 * alpha * alpha / C, 0.0
+    return gap, C * h, C * more, alpha, 0.0
 
 
 solve = make_solve(_read, _gap, _visit)

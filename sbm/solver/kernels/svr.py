@@ -114,11 +114,13 @@ def _terms(z, error, alpha, row, numbers):
     error += rounding(0, abs(target) + epsilon)
     above = _row_gap(e + error, alpha, C, squared, epsilon)
     gap = max(above, _row_gap(e - error, alpha, C, squared, epsilon))
+    most = max(abs(e) + error - epsilon, 0.0)
     h = max(abs(e) - epsilon, 0.0)
+    more = most - h
     rise = target * alpha - epsilon * abs(alpha)
     if squared:
-        return gap, C * h * h, rise, 0.25 * alpha * alpha / C
-    return gap, C * h, rise, 0.0
+        return gap, C * h * h, C * more * (most + h), rise, 0.25 * alpha * alpha / C
+    return gap, C * h, C * more, rise, 0.0
 
 
 solve = make_solve(_read, _gap, _visit)
