@@ -53,7 +53,7 @@ def test_kernels_link_in_a_process_without_numba(tmp_path):
         "from pathlib import Path\n"
         "from sbm import compiled\n"
         f"compiled.folder = lambda: Path({str(tmp_path)!r})\n"
-        "sums, w = np.zeros(6), np.zeros(1)\n"
+        "sums, w = np.zeros(7), np.zeros(1)\n"
         "one = np.ones(1)\n"
         "compiled.load('sbm.solver.kernels.logistic').certify(\n"
         "    np.zeros(1, np.int64), np.ones(1, np.int32), np.ones(1, np.int32), None,\n"
@@ -65,5 +65,5 @@ def test_kernels_link_in_a_process_without_numba(tmp_path):
     done = finished([sys.executable, "-c", code], env=env)
     assert done.returncode == 0, done.stderr
     *sums, numba = done.stdout.split()
-    assert [float(s) for s in sums] == pytest.approx([0, math.log(2), math.log(2), 1, 1, 0.5])
+    assert [float(s) for s in sums] == pytest.approx([0, math.log(2), math.log(2), 1, 1, 0.5, 0])
     assert numba == "False"

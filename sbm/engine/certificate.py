@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
@@ -15,8 +16,8 @@ from sbm.solver.problem import squared_norm
 
 __all__ = ["certify", "certify_each", "replace_weights", "visit_all"]
 
-# By learner number.
-Found: TypeAlias = Mapping[int, tuple[Certificate, Certifier]]
+# By learner number: the certificate, and the weights computed from the alphas.
+Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
 Change: TypeAlias = Callable[[LoadedBlock, Learner], None]
 
 
@@ -91,8 +92,9 @@ def certify_each(
 
     Returns
     -------
-    dict of int to (Certificate, Certifier)
-        By learner number. `replace_weights` uses the second.
+    dict of int to (Certificate, ndarray)
+        By learner number. The arrays are the weights computed from the alphas, for
+        `replace_weights`.
     """
     active = engine.active
     certifiers = {
@@ -117,12 +119,12 @@ def certify_each(
             list(engine.for_each(groups or [Group([one]) for one in active], work))
         for certifier in certifiers.values():
             certifier.add_up(engine.comm)
-        return {k: (one.finish(), one) for k, one in certifiers.items()}
+        return {k: (one.finish(), one.W_alpha) for k, one in certifiers.items()}
 
 
 def replace_weights(engine: Engine, found: Found) -> None:
     """Replace the running weights by those computed from the alphas, which removes drift."""
-    for k, (_, certifier) in found.items():
+    for k, (certificate, W_alpha) in found.items():
         solver = engine.learners[k].solver
-        solver.W[:] = certifier.W_alpha
-        solver.dual_sum = certifier.dual + 0.5 * squared_norm(solver.W)
+        solver.W[:] = W_alpha
+        solver.dual_sum = certificate.dual + 0.5 * squared_norm(W_alpha)

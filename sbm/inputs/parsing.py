@@ -172,7 +172,7 @@ class Room:
     def __init__(self, size: int, dtype: str, lines: int | None = None) -> None:
         self.size, self.dtype = size, dtype
         # A row takes at least "1\n", a feature at least " 1:1".
-        rows = size // 2 if lines is None else lines
+        rows = size // 2 if lines is None else min(lines, size // 2)
         self.labels = np.empty(rows + 1)
         self.indptr = np.zeros(rows + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
@@ -183,7 +183,7 @@ class Room:
         """Return arrays for a text that ends with a newline; its lines are counted."""
         starts = range(0, size, _COUNTED)
         lines = sum(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10) for k in starts)
-        return cls(size, dtype, lines)
+        return cls(size, dtype, int(lines))
 
 
 class TextParser(Protocol):

@@ -9,7 +9,7 @@ last one within that of W(α), which matters if costs are large compared with th
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ __all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray", "relativ
 
 # A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
+_MOST = 1e300  # JSON has no infinity
 
 
 def relative(gap: float, primal: float, dual: float) -> float:
@@ -44,8 +45,7 @@ class Certificate:
     primal : float
         P(W), the objective of the model.
     dual : float
-        F(α), but for rounding: a lower bound on the objective of any model. It is that of α = 0 if
-        this is the better one.
+        F(α), but for rounding: a lower bound on the objective of any model.
     gap : float
         Upper bound of P(W) - F(α), including rounding errors of margins and of W(α);
         P(W) - P* <= gap.
@@ -57,6 +57,9 @@ class Certificate:
     n_support, n_free : int
         Number of rows with α > 0, and of those with α inside its bounds; summed over classes for
         one-vs-rest.
+    most : float
+        Upper bound of the gap for α = 0: P(W), including rounding errors of margins; 1e300 if these
+        variables are not feasible.
     """
 
     primal: float
@@ -66,6 +69,7 @@ class Certificate:
     drift: float
     n_support: int
     n_free: int
+    most: float = _MOST
 
     @classmethod
     def total(cls, parts: Sequence["Certificate"]) -> "Certificate":
@@ -80,7 +84,19 @@ class Certificate:
             drift=max(part.drift for part in parts),
             n_support=sum(part.n_support for part in parts),
             n_free=sum(part.n_free for part in parts),
+            most=min(math.fsum(part.most for part in parts), _MOST),
         )  # fmt: skip
+
+    def or_zeros(self) -> "Certificate":
+        """Return this, or the certificate of α = 0 if its gap is no larger.
+
+        Rounding can take F(α) far below 0, which is F(0).
+        """
+        if self.gap < self.most:
+            return self
+        return replace(
+            self, dual=0.0, gap=self.most, relative_gap=relative(self.most, self.primal, 0.0)
+        )
 
     def to_dict(self) -> dict[str, float | int]:
         """Return names and values as JSON types."""
@@ -103,11 +119,7 @@ class Certifier:
         Contribution of each block.
     arrays : list of ndarray
         Arrays that all blocks add to.
-    dual : float
-        After `finish`: F(α), even if that of α = 0 is larger.
     """
-
-    dual = 0.0
 
     def __init__(
         self, problem: AnyProblem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
@@ -146,10 +158,6 @@ class Certifier:
         drift2 = squared_norm(self._W, self.W_alpha)
         error = (sums[3] + 4.0) * 0.5 * EPSILON * sums[5]  # of W(α), at most
         gap += error * (math.sqrt(drift2) + 0.5 * error)
-        self.dual = dual
-        most = primal + sums[6] - self._problem.least
-        if gap >= most:  # α = 0 is as good
-            dual, gap = self._problem.least, most
         unit = self._problem.unit
         # ½|W|² is a part of the primal value, but for one class it can exceed it.
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
@@ -163,10 +171,8 @@ class Certifier:
             drift=math.sqrt(drift2 / size2) if drift2 > 0 and size2 > 0 else 0.0,
             n_support=int(sums[3]),
             n_free=int(sums[4]),
+            most=min(primal + sums[6], _MOST) if self._problem.admits_zeros else _MOST,
         )
-
-
-_MOST = 1e300  # JSON has no infinity
 
 
 @dataclass

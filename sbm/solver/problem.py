@@ -137,7 +137,7 @@ class Rounds:
 class _Separable:
     """Base of problems whose rows share no constraint and no state except W."""
 
-    least = 0.0  # lower bound on the objective, that of α = 0
+    admits_zeros = True  # whether α = 0 is feasible
     _x_sum: Weights | None = None  # Σ U x, if the certificate needs it
 
     @property
@@ -351,9 +351,9 @@ class Problem(_Separable):
 
         Returns
         -------
-        ndarray, shape (6,) or (7,), float64
-            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors, Σ |α| |x|; with an
-            intercept, also Σ d_i of rows with α s > 0.
+        ndarray, shape (7,) or (8,), float64
+            Σ g_i, Σ φ_i, Σ d_i, support vectors, free support vectors, Σ |α| |x|, how much larger
+            Σ φ_i may be because of rounding; with an intercept, also Σ d_i of rows with α s > 0.
         """
         assert isinstance(alpha, Dense)
         if not self.intercept:
@@ -405,7 +405,7 @@ class OneClass(Problem):
         Number of rows of the data, or the sum of their weights.
     """
 
-    least = -math.inf  # α = 0 is not feasible
+    admits_zeros = False
 
     def __init__(self, loss: Loss, nu: float, total: float) -> None:
         super().__init__(loss, 1.0, 1.0, positive=-1, classify=False)

@@ -157,7 +157,7 @@ RESULTS = {
     ),
     "optima": Result(
         "certified primal against trusted optima, over losses, C, blocks, cache and rounds",
-        "bench optima --reference REFERENCE -o OUT",
+        "bench optima --reference REFERENCE --cache-fracs 0.33,0.5 -o OUT",
         is_timed=False,
     ),
     "optima-many": Result(

@@ -177,8 +177,6 @@ def exact_bounds(one: Certified, W: npt.NDArray[np.float64] | None = None) -> Bo
             for feature, value in pairs:
                 by_alpha[k][feature] = by_alpha[k].get(feature, ZERO) + step * value
     dual -= HALF * sum((w * w for column in by_alpha for w in column.values()), ZERO)
-    if one.certificate is not None and one.certificate.dual == 0:  # that of other variables, all 0
-        dual = ZERO
     return Bounds(primal, dual, outside)
 
 

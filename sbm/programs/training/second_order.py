@@ -248,7 +248,7 @@ class NewtonPasses(NewtonSteps):
         certificates = found | self.done
         certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
         if training.judge(certificate.gap):
-            training.keep(certificate)
+            training.keep(certificate.or_zeros())
         is_late = training.is_late()
         is_last = is_late or training.is_over or certificate.relative_gap <= settings.tol
         is_last = is_last or state.passes >= settings.max_passes
@@ -262,7 +262,7 @@ class NewtonPasses(NewtonSteps):
         for k, one in certificates.items():
             solver = training.solvers[k]
             solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
-        state.certificate = certificate
+        state.certificate = certificate.or_zeros()
         state.gaps.append(certificate.gap)
         rows = training.job.store.n_rows * len(active)
         done = Totals(gap=certificate.gap, visits=rows, updates=rows, rounds=1)
@@ -271,7 +271,7 @@ class NewtonPasses(NewtonSteps):
             is_last = is_last or not self.move(active, found)
         if not is_last:
             state.rounds[-1] += max(self.methods[one.number].visits for one in active)
-        training.end_pass(done, certificate, is_late, is_last)
+        training.end_pass(done, state.certificate, is_late, is_last)
         if not is_last:
             training.commit_if_due()
         return is_last
