@@ -99,8 +99,8 @@ class Certificate:
         )
 
     def to_dict(self) -> dict[str, float | int]:
-        """Return names and values as JSON types."""
-        return asdict(self)
+        """Return names and values as JSON types, but `most`, which is for `or_zeros` only."""
+        return {name: value for name, value in asdict(self).items() if name != "most"}
 
 
 class Certifier:

@@ -181,8 +181,8 @@ class NewtonSteps:
         return {
             "methods": [method.record() for method in self.methods],
             "lost": sorted(self._lost),
-            "best": {str(k): one.to_dict() for k, one in self.best.items()},
-            "done": {str(k): one.to_dict() for k, one in self.done.items()},
+            "best": {str(k): asdict(one) for k, one in self.best.items()},
+            "done": {str(k): asdict(one) for k, one in self.done.items()},
         }
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:

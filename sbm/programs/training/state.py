@@ -103,7 +103,8 @@ class TrainingState:
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON, for `of`."""
-        return asdict(self)
+        certificate = self.certificate.to_dict() if self.certificate else None
+        return asdict(self) | {"certificate": certificate}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "TrainingState":
