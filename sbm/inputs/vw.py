@@ -86,13 +86,14 @@ def parse_vw(
     names : NameTable, optional
         Names that are known; names of other ids are returned.
     """
-    weights, places, n_names = np.empty(size // 2 + 1), np.empty((0, 2), np.int64), 0
+    weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
 
     def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
         into = room if room is not None and room.size >= size else Room.of(text, size, "float64")
         y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
-        nonlocal places, n_names
+        nonlocal weights, places, n_names
+        weights = np.empty(len(y))
         bits = np.empty(1, np.uint64)
         while True:
             places = np.empty((0 if names is None else len(ids), 2), np.int64)
