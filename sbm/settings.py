@@ -82,6 +82,8 @@ class _Rule:
         SettingsError
             If the value has the wrong type or is out of range.
         """
+        if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+            value = value.item()  # a number of numpy
         if self.read is not None:
             try:
                 value = self.read(value)
@@ -265,6 +267,10 @@ class Setting:
     commands: str = "train tune plan stream"
     ignored_by: str = ""
 
+    def applies_to(self, command: str) -> bool:
+        """Return whether a command uses the setting."""
+        return command in self.commands.split()
+
     @property
     def default_text(self) -> str:
         """The default as written on the command line, or the meaning of None."""
@@ -401,7 +407,8 @@ class Settings:
     class_weight: Mapping[float | str, float] | str = _setting(
         None, _Rule(read=_read_class_weight),
         "Factor of C for label L, or balanced; repeatable.",
-        "`balanced` is rows / (labels x rows of the label).", metavar="L=W", unset="1 each",
+        "`balanced` is rows / (labels x rows of the label); with `--weights`, of their sums.",
+        metavar="L=W", unset="1 each",
     )
     weights: str | Path | None = _setting(  # noqa: RUF009
         None, _Rule(str, (None,), read=_path_to_text),
@@ -496,10 +503,13 @@ class Settings:
         SettingsError
             If a name is unknown (the nearest known one is suggested) or a value is invalid.
         """
-        plain = {key.replace("-", "_"): value for key, value in values.items()}
-        for key in plain:
-            if key not in SETTINGS:
-                raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, SETTINGS)}")
+        plain: dict[str, Any] = {}
+        for key, value in values.items():
+            if (name := str(key).replace("-", "_")) not in SETTINGS:
+                raise SettingsError(f"{where}: unknown key {key!r}{nearest(name, SETTINGS)}")
+            if name in plain:
+                raise SettingsError(f"{where}: {name} is given twice; leave out one")
+            plain[name] = value
         return cls(**plain)
 
     @classmethod

@@ -139,7 +139,11 @@ class _Linear(BaseEstimator):
         self._learner = None
         ended_by = (report["validation"] or {}).get("ended_by", "limit")
         if not report["converged"] and ended_by == "limit":
-            advice = "raise max_iter" if report["is_falling"] else "set scale='std', or lower C"
+            advice = "set scale='std', or lower C"
+            if report["is_falling"]:
+                advice = "raise max_iter"
+            elif chosen.loss == "one_class":
+                advice = "if the origin lies among the rows, no weights but 0 are optimal"
             warnings.warn(
                 f"the relative gap is {self.dual_gap_:.1e} after {self.n_iter_} passes, above "
                 f"tol={chosen.tol:g}; {advice}",

@@ -19,7 +19,7 @@ from sbm.distributed import comm as messages
 from sbm.distributed.comm import Comm, MpiComm, world
 from sbm.programs.train import train_ranks
 
-PATIENT = 60.0  # seconds
+PATIENT = 300.0  # seconds, on a busy machine
 SMALL_SLICE = 1000
 HOW = {"as counted": None, "pairs": True, "all": False}  # how zeros are sent
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import sbm
+from sbm.cli import cli
 from sbm.errors import StoreError
 from sbm.settings import Settings
 from sbm.store.blocks import read_manifest, write_manifest
@@ -123,6 +125,8 @@ def test_run_without_checkpoint_is_described_by_log(tmp_path, half):
     facts = sbm.info(tmp_path / "b.run")
     assert (facts["finished"], facts["passes"], facts["certificate"]) == (False, 1, None)
     assert [record["pass"] for record in facts["log"]] == [1]
+    result = CliRunner().invoke(cli, ["info", str(tmp_path / "b.run")])
+    assert (result.exit_code, "None" in result.output) == (0, False)
 
 
 # ----------------------------------------------------------------------------------------- check

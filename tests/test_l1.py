@@ -398,6 +398,10 @@ def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
     _, again = sbm.train(store, path, {**settings, "warm_start": True})
     assert again["passes"] == 1
     assert cold["passes"] == 3
+    make_store(tmp_path, more, np.where(np.arange(60) % 3, labels, 9.0), "f")
+    sbm.split([tmp_path / "f.svm"], store, append=True)
+    with pytest.raises(sbm.SettingsError, match="other classes"):
+        sbm.train(store, path, {**settings, "warm_start": True})
     other = make_store(tmp_path, more, labels, force=True)
     with pytest.raises(sbm.StoreError, match="other data"):
         sbm.train(other, path, {**settings, "C": 2.0, "warm_start": True})

@@ -19,6 +19,7 @@ from sbm.programs.train import train_ranks
 from sbm.programs.training import newton
 from sbm.programs.training.job import TrainOptions
 from sbm.rows import Rows
+from sbm.store.run import Run, run_folder
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
 SOLVED = [case for case in CASES if case.loss in (*SMOOTH, "hinge", "epsilon_insensitive")]
@@ -96,6 +97,17 @@ def test_resume_and_threads_reproduce_bytes(loss: str, labels: int, tmp_path: Pa
     assert stops
     # The number of threads is a setting of the run, but not of the model.
     assert path.read_bytes() == whole
+
+
+def test_record_of_a_checkpoint_does_not_grow_with_classes(tmp_path: Path) -> None:
+    sizes = []
+    for labels in (3, 60):
+        X = np.random.default_rng(0).normal(size=(400, 5))
+        y = np.arange(400.0) % labels
+        store, path = make_store(tmp_path, X, y, blocks=4, name=f"d{labels}"), tmp_path / "m.model"
+        sbm.train(store, path, {**FIRM, "tol": 1e-12, "max_passes": 3}, resume=False)
+        sizes.append(len(json.dumps(Run.read(run_folder(path))["newton"])))
+    assert sizes[1] <= sizes[0] + 10 * 57  # the numbers of those to evaluate once more
 
 
 def income_table(n: int = 3000) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

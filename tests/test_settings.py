@@ -145,9 +145,11 @@ def test_settings_accept_a_dictionary():
     assert Settings.of(made) is made
     assert Settings.of({"C": 3}) == made
     assert Settings.of(None) == Settings.of({}) == Settings()
+    assert Settings(C=np.float32(3), max_passes=np.int64(9)) == Settings(C=3, max_passes=9)
     for wrong, facts in (
         ({"cash_frac": 1}, "unknown key 'cash_frac'.*'cache_frac'"), ({"c": 1}, "'c'.*'C'"),
         ({"zzz": 1}, "unknown key 'zzz'$"), (3, "settings is 3"),
+        ({"cache-frac": 0.1, "cache_frac": 0.2}, "cache_frac is given twice"),
     ):  # fmt: skip
         with pytest.raises(SettingsError, match=facts):
             Settings.of(wrong)

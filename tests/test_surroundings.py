@@ -184,16 +184,19 @@ def test_second_signal_during_cleanup_changes_nothing(here, run, moments):
 
 
 @pytest.mark.process
-def test_process_answers_signals_while_it_waits(here):
-    """SIGTERM ends it; those that nohup and shells ignore do not."""
-    with start("split - -o x.sbm", here) as process:
-        wait_until((here / "x.sbm.partial" / "lock").exists, process)
+@pytest.mark.parametrize("line", ["split - -o x.sbm", "train - -o x.model"])
+def test_process_ends_at_once_while_it_waits_for_text(here, line):
+    with start(line, here) as process:
+        wait_until(lambda: list(here.glob("x.*.partial/lock")), process)
         os.killpg(process.pid, signal.SIGTERM)
         out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert err.splitlines()[-1].startswith(b"sbm: stopped")
     assert not list(here.glob("x.*"))
 
+
+@pytest.mark.process
+def test_signals_that_a_shell_ignores_stay_ignored(here):
     def ignore() -> None:
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -205,6 +208,16 @@ def test_process_answers_signals_while_it_waits(here):
         out, err = process.communicate(TEXT.encode())
     assert process.returncode == 0, err
     assert out.startswith(b"x.model: 48 rows")
+
+
+@pytest.mark.process
+def test_named_pipe_is_read_once(here):
+    os.mkfifo(here / "x.svm")
+    with start("train x.svm -o x.model", here) as process:
+        (here / "x.svm").write_text(TEXT)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out.startswith(b"x.model: primal")
 
 
 # -------------------------------------------------------------------------------------- streams

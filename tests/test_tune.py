@@ -216,6 +216,19 @@ GRID = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
 
 
 @pytest.mark.long
+def test_folds_continue_until_their_certificate_is_small(tmp_path):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(300, 6))
+    y = np.sign(X[:, 0] + 0.5 * random.normal(size=300))
+    sbm.split((X, y), tmp_path / "d.sbm")
+    how = {"solver": "dual", "max_passes": 500}
+    _, report = tune(tmp_path / "d.sbm", tmp_path, [1.0], folds=5, **how)
+    (row,) = report["settings"]
+    assert row["relative_gap"] <= 1e-2  # the estimate is below it after fewer passes
+    assert (row["status"], row["passes"] < 500) == ("converged", True)
+
+
+@pytest.mark.long
 def test_larger_values_are_skipped_after_best(ladder, tmp_path):
     _, report = tune(ladder / "noisy.sbm", tmp_path, GRID, metric="auc", max_passes=20)
     assert report["best"] <= 0.01

@@ -12,6 +12,9 @@ import sbm
 from sbm.errors import MemoryPlanError, StoreError
 from sbm.models.model import Model
 from sbm.models.weights import SparseWeights
+from sbm.programs.training import turns
+from sbm.programs.training.turns import divide_classes
+from sbm.store.blocks import BlockStore
 
 N_CLASSES, N_ROWS = 30, 1500
 SETTINGS = {"loss": "hinge", "C": 1.0, "bias": 1.0, "max_passes": 200}
@@ -45,11 +48,11 @@ def in_turns(store, path, **more):
 @pytest.mark.long
 def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
     path, some = tmp_path / "m.model", {"mem": "125MB"}
-    by_blocks, turns = in_turns(store, tmp_path / "b.model", **some)
-    assert (by_blocks["blocks"], turns) == (3, [])
+    by_blocks, turn_lines = in_turns(store, tmp_path / "b.model", **some)
+    assert (by_blocks["blocks"], turn_lines) == (3, [])
     monkeypatch.setattr("sbm.engine.memory.MOST_WHOLE", 10**9)
-    report, turns = in_turns(store, path, **some)
-    assert (report["blocks"], len(turns)) == (1, 2)
+    report, turn_lines = in_turns(store, path, **some)
+    assert (report["blocks"], len(turn_lines)) == (1, 2)
     assert report["converged"]
     assert report["dual"] <= by_blocks["primal"]
     assert by_blocks["dual"] <= report["primal"]
@@ -58,9 +61,9 @@ def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_turns_reach_the_optimum_of_one_training(store, tmp_path):
     path = tmp_path / "m.model"
-    report, turns = in_turns(store, path, threads=1)
+    report, turn_lines = in_turns(store, path, threads=1)
     whole, one = sbm.train(store, tmp_path / "one.model", SETTINGS)
-    assert len(turns) > 2
+    assert len(turn_lines) > 2
     assert report["converged"]
     assert report["dual"] <= one["primal"]
     assert one["dual"] <= report["primal"]
@@ -93,6 +96,14 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     in_turns(store, tmp_path / "once.model")
     assert path.read_bytes() == (tmp_path / "once.model").read_bytes()
     assert report["passes"] == Model.load(path).info["passes"]
+
+
+def test_turn_has_no_more_classes_than_a_checkpoint_holds(store, monkeypatch):
+    settings = sbm.Settings(**SETTINGS, mem="1GB")
+    assert divide_classes(settings, BlockStore(store)) == [slice(0, N_CLASSES)]
+    monkeypatch.setattr(turns, "MOST_CLASSES", 11)
+    cut = divide_classes(settings, BlockStore(store))
+    assert [(one.start, one.stop) for one in cut] == [(0, 10), (10, 20), (20, 30)]
 
 
 def test_memory_stays_within_its_bound(tmp_path):

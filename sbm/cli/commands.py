@@ -30,7 +30,7 @@ from sbm.cli.options import (
 )
 from sbm.cli.processes import launch as become_launcher
 from sbm.cli.processes import meet
-from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals
+from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals, stopped_at_once
 from sbm.engine.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
@@ -235,7 +235,7 @@ def train(
         how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
-            TrainOptions(resume, is_stopped, terminal, how),
+            TrainOptions(resume, is_stopped, terminal, how, while_reading=stopped_at_once),
         )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report

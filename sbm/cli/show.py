@@ -93,6 +93,7 @@ def open_lines(report: Report) -> Lines:
 
 _ONLY_IF_ANY = ("left_out", "calibration", "certificate", "expired", "names_bytes")
 _ONLY_IF_VERBOSE = ("block_rows", "options")
+_MOST_LABELS = 20  # shown, unless all are asked for
 
 
 def info(facts: Report, every: bool = False) -> Lines:
@@ -100,13 +101,19 @@ def info(facts: Report, every: bool = False) -> Lines:
     for name, value in facts.items():
         if name == "log" or (name in _ONLY_IF_VERBOSE and not every):
             continue
-        if name in _ONLY_IF_ANY and not value:
+        if value is None or (name in _ONLY_IF_ANY and not value):
             continue
         if name == "settings" and not every:
             usual = Settings().to_dict()
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
             value = value or "defaults"
+        if name == "labels" and isinstance(value, list) and not every:
+            value = value if len(value) <= _MOST_LABELS else _first(value)
         yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
+
+
+def _first(labels: list[Any]) -> str:
+    return f"{_plainly(labels[:_MOST_LABELS])}, ... {len(labels):,} in total"
 
 
 def _in_words(name: str, value: Any) -> str:
@@ -133,7 +140,7 @@ def _in_words(name: str, value: Any) -> str:
 
 def _plainly(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items())
+        return ", ".join(f"{k} {_in_words(k, v)}" for k, v in value.items() if v not in ([], {}))
     if isinstance(value, list):
         return ", ".join(_in_words("", v) for v in value)
     if isinstance(value, float):
@@ -144,8 +151,8 @@ def _plainly(value: Any) -> str:
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
     words = dict(enumerate(labels.get("names", [])))
-    shown = ", ".join(f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs[:20])
-    return shown + (f", ... {len(pairs)} in total" if len(pairs) > 20 else "")
+    shown = ", ".join(f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs[:_MOST_LABELS])
+    return shown + (f", ... {len(pairs):,} in total" if len(pairs) > _MOST_LABELS else "")
 
 
 def _source(source: Report) -> str:
@@ -241,10 +248,15 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         if report["decoded_blocks"] < report["blocks"]:
             helps += ["a larger --mem", "fewer blocks"]
-    if not is_falling:
-        helps.append("a smaller --nu" if settings.loss == "one_class" else "a smaller -C")
+    if not is_falling and settings.loss != "one_class":
+        helps.append("a smaller -C")
     if left and helps:
         yield f"sbm: this may help: {', '.join(helps)}"
+    if not is_falling and settings.loss == "one_class":
+        yield (
+            "sbm: if the origin lies among the rows, no weights but 0 are optimal, and this gap "
+            "cannot get small; do not centre the features"
+        )
     if report["visits_cut_short"]:
         yield (
             f"sbm: {report['visits_cut_short']:,} visits of the last pass were cut short by lack "

@@ -153,6 +153,17 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         handler.is_asked = False
 
 
+@contextlib.contextmanager
+def stopped_at_once() -> Iterator[None]:
+    """Let a signal interrupt in spite of `stop_signals`."""
+    handler = _handler
+    handler.is_asked = False
+    try:
+        yield
+    finally:
+        handler.is_asked = True
+
+
 _EVERY = 10  # seconds between two lines if stderr is not a terminal
 _WAY = 0.1  # share of the work between two such lines
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"

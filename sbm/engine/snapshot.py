@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,14 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Pass
 from sbm.store.run import Run
 
-__all__ = ["BEST", "bare_name", "named", "number_in", "restore", "snapshot"]
+__all__ = [
+    "BEST", "NEWTON", "bare_name", "named", "number_in", "read_weights", "restore", "snapshot",
+]  # fmt: skip
 
 BEST = "best"  # name of the weights of the best pass in a state
+NEWTON = "newton_"  # begins the names of what a second-order method keeps
+_READ_BYTES = 4_000_000  # that are read together
+_ROW_BYTES = 32  # of a row in the cache
 
 
 def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
@@ -81,24 +87,41 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
     """
     engine.last_block = int(place["last_block"])
     engine.now = Pass.of(place["pass"]) if place["pass"] is not None else None
-    names = [name for name in run.state_names() if bare_name(name) != BEST]
+    # W is read separately: there is memory for only one more copy.
+    read_weights(run, "W", [learner.solver.W for learner in engine.learners])
+    names: dict[int, dict[str, str]] = defaultdict(dict)
+    for name in run.state_names():
+        if (bare := bare_name(name)) not in (BEST, "W") and not bare.startswith(NEWTON):
+            names[number_in(name)][bare] = name
     marks = {}
-    for learner in engine.learners:
-        k, solver = learner.number, learner.solver
-        mine = {bare_name(name): name for name in names if number_in(name) == k}
-        own_W = mine.pop("W")  # read separately: there is memory for only one more copy
-        solver.W[:] = run.read_state([own_W])[own_W]
-        found = run.read_state(list(mine.values()))
-        state = {name: found[mine[name]] for name in mine}
-        solver.restore(state)
-        solver.working.restore(state)
-        if "moving" in state:
-            rows = engine.plan.parts[int(place["coming"])].rows
-            marks[k] = np.unpackbits(state["moving"], count=rows).view(np.bool_)
+    rows = engine.learners[0].solver.working.alpha.capacity
+    for some in _together(len(engine.learners), _ROW_BYTES * rows):
+        found = run.read_state([name for k in some for name in names[k].values()])
+        for k in some:
+            solver, state = engine.learners[k].solver, {b: found[n] for b, n in names[k].items()}
+            solver.restore(state)
+            solver.working.restore(state)
+            if "moving" in state:
+                count = engine.plan.parts[int(place["coming"])].rows
+                marks[k] = np.unpackbits(state["moving"], count=count).view(np.bool_)
     if with_rows:
         _read_cached_rows(engine)
     # Only now, because reading the cached rows clears them.
     engine.marks, engine.marked = marks, place["coming"]
+
+
+def read_weights(run: Run, name: str, ours: Sequence[npt.NDArray[np.float64]]) -> None:
+    """Read the array of this name of each learner into an array of ours."""
+    for some in _together(len(ours), ours[0].nbytes if ours else 1):
+        found = run.read_state([named(name, k) for k in some])
+        for k in some:
+            ours[k][:] = found[named(name, k)]
+
+
+def _together(n: int, each: int) -> list[range]:
+    """Return which learners to read together: each read decodes the names of all arrays."""
+    step = max(1, _READ_BYTES // max(1, each))
+    return [range(k, min(k + step, n)) for k in range(0, n, step)]
 
 
 def _read_cached_rows(engine: Engine) -> None:

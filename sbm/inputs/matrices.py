@@ -394,6 +394,9 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
     return X, y
 
 
+_LARGEST_LABEL = 2**53
+
+
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:
     y = np.asarray(y)
     if y.dtype.kind == "O" and all(isinstance(label, Real) for label in y.ravel()):
@@ -415,6 +418,11 @@ def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[
         )
     if words.are_words:
         return words.encode(y.tolist())
+    if y.dtype.kind in "iu" and max(int(y.max(initial=0)), -int(y.min(initial=0))) > _LARGEST_LABEL:
+        raise DataError(
+            f"chunk {number}: the labels go beyond {_LARGEST_LABEL:,}, where several are the same "
+            "float64; convert them to words, or number them"
+        )
     labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
     return labels
 

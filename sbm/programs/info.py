@@ -12,6 +12,7 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.rows import Arena
+from sbm.settings import SETTINGS
 from sbm.store.blocks import (
     MANIFEST,
     NONZERO_BYTES,
@@ -121,7 +122,7 @@ def _run(path: Path) -> dict[str, Any]:
         "store": committed.get("store"),
         "passes": committed.get("passes", max([record["pass"] for record in passes], default=0)),
         "certificate": committed.get("certificate"),
-        "settings": committed.get("settings"),
+        "settings": committed.get("settings"),  # None before the first checkpoint
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": passes,
     }
@@ -138,7 +139,11 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "features": record["seen"]["features"],
         "blocks": record["blocks"],
         "sources": sources_at(record["sources"]),
-        "settings": record["settings"],
+        "settings": {
+            name: value
+            for name, value in record["settings"].items()
+            if name in SETTINGS and SETTINGS[name].applies_to("stream")
+        },
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [],
     }

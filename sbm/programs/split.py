@@ -80,7 +80,7 @@ def default_model(inputs: Any) -> str:
     first = [inputs] if isinstance(inputs, str | Path) else inputs
     name = first[0] if isinstance(first, list | tuple) and first else None
     if not isinstance(name, str | Path) or str(name) == "-":
-        raise SettingsError("the input has no file name; name the model with -o")
+        raise SettingsError("the input has no file name; give the model a name (-o)")
     file = str(name)
     if "*" in file or not (is_remote(file) or os.path.exists(file)):
         file = expand_names([file])[0]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.clock import clock
+from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import check_options, label_warning, make_model
 from sbm.engine.progress import Progress
@@ -207,10 +207,12 @@ def train_ranks(
     if settings.penalty != "l2":
         refuse_for_sparse(settings, comm.size)
     refuse_validation(settings, comm.size)
+    compiled_before = compile_seconds()
     with open_rows(comm, data, model, settings, options) as (store, path, read):
         if odd := label_warning(settings, store):
             options.progress.stage(odd)
         job = TrainingPlan(store, path, settings, options, begin, comm, read)
+        job.compile_seconds = compile_seconds() - compiled_before
         turns = divide_classes(settings, store) if comm.size == 1 else []
         if len(turns) > 1:
             return train_in_turns(job, turns, _train_to_the_end)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
@@ -161,11 +163,11 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     """Check the arguments; return the values of C in ascending order."""
     if isinstance(Cs, str):
         Cs = parse_grid(Cs)
-    values = sorted({*([Cs] if isinstance(Cs, int | float) else Cs)})
+    values = sorted(set(np.atleast_1d(np.asarray(Cs, dtype=object))))
     if not values:
         raise SettingsError("no values of C; write them as 0.01:100:x10 or 0.1,1,10")
     values = [replace(settings, C=C).C for C in values]
-    if not isinstance(folds, int) or not 2 <= folds <= 255:
+    if not isinstance(folds, int | np.integer) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
     if settings.penalty != "l2":
@@ -261,19 +263,29 @@ class _CrossValidation:
         with engine.at_work():
             if record is not None:
                 tuning.resume(record)
-            while tuning.active and tuning.passes < settings.max_passes:
-                n_active = len(tuning.active)
-                tuning.run_pass()
-                if tuning.passes > 1:
-                    tuning.give_up()
-                if tuning.passes > 1 or not tuning.active:
-                    tuning.go_up()
-                tuning.tell(n_active)
-                if self._is_late():
-                    break
-                tuning.commit()
-            tuning.judge()
+            is_over = False
+            while not is_over:
+                is_over = self._run_active(tuning)
+                tuning.judge()
+                is_over = is_over or not tuning.active
         return tuning.report()
+
+    def _run_active(self, tuning: Tuning) -> bool:
+        """Run passes until all models are paused; return whether a limit was reached before."""
+        while tuning.active:
+            if tuning.passes >= self.settings.max_passes:
+                return True
+            n_active = len(tuning.active)
+            tuning.run_pass()
+            if tuning.passes > 1:
+                tuning.give_up()
+            if tuning.passes > 1 or not tuning.active:
+                tuning.go_up()
+            tuning.tell(n_active)
+            if self._is_late():
+                return True
+            tuning.commit()
+        return False
 
 
 def _make_validation(

@@ -169,15 +169,10 @@ class Accelerated(Newton):
         self.W += self.kappa / (1.0 + self.kappa) * (centre - self.centre)
         self.centre[:] = centre
 
-    def record(self) -> dict[str, Any]:
-        """Return the scalars of the state, as JSON."""
-        return {
-            "kappa": self.kappa, "momentum": self.momentum, "rounds": self.rounds
-        }  # fmt: skip
-
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the state, except W."""
+        """Return the state, except W."""
         return {
+            "newton_numbers": np.array([self.kappa, self.momentum, self.rounds]),
             "newton_centre": self.centre, "newton_before": self.before,
             "newton_random": self._random,
             **self._alpha_arrays(),
@@ -193,10 +188,10 @@ class Accelerated(Newton):
             "newton_alphas": alpha.values,
         }  # fmt: skip
 
-    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore the state."""
-        self.kappa, self.momentum = float(record["kappa"]), int(record["momentum"])
-        self.rounds = float(record["rounds"])
+    def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `arrays`."""
+        self.kappa, momentum, self.rounds = arrays["newton_numbers"].tolist()
+        self.momentum = int(momentum)
         self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
         self._random[:] = arrays["newton_random"]
         if "newton_offsets" in arrays:

@@ -87,6 +87,12 @@ class Certificate:
             most=min(math.fsum(part.most for part in parts), _MOST),
         )  # fmt: skip
 
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.float64]) -> "Certificate":
+        """Return the certificate with these attributes, in their order."""
+        primal, dual, gap, relative_gap, drift, n_support, n_free, most = numbers.tolist()
+        return cls(primal, dual, gap, relative_gap, drift, int(n_support), int(n_free), most)
+
     def or_zeros(self) -> "Certificate":
         """Return this, or the certificate of α = 0 if its gap is no larger.
 

@@ -253,16 +253,12 @@ class Newton(ABC):
         """Set `W` for the next pass; return whether there is progress to be made."""
 
     @abstractmethod
-    def record(self) -> dict[str, Any]:
-        """Return the scalars of the state, as JSON."""
-
-    @abstractmethod
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the state, except W."""
+        """Return the state, except W; each name begins with ``newton_``."""
 
     @abstractmethod
-    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore the state."""
+    def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `arrays`."""
 
 
 class SmoothNewton(Newton):
@@ -402,17 +398,14 @@ class SmoothNewton(Newton):
         self.W[:, 0] += step
         return True
 
-    def record(self) -> dict[str, Any]:
-        """Return the scalars of the state, as JSON."""
-        return {"primal": self.base_primal, "slope": self.slope}
-
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the state, except W."""
-        return {} if self.base is None else {"newton_base": self.base}
+        """Return the state, except W."""
+        found = {"newton_numbers": np.array([self.base_primal, self.slope])}
+        return found if self.base is None else {**found, "newton_base": self.base}
 
-    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore the state."""
-        self.base_primal, self.slope = float(record["primal"]), float(record["slope"])
+    def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `arrays`."""
+        self.base_primal, self.slope = arrays["newton_numbers"].tolist()
         self.base = arrays.get("newton_base")
 
 
@@ -687,27 +680,24 @@ class HingeNewton(Newton):
         self.limit = _MOST
         return False
 
-    def record(self) -> dict[str, Any]:
-        """Return the scalars of the state, as JSON."""
-        return {
-            "primal": self.base_primal, "reach": self.reach, "rho": self.rho, "model": self.model,
-            "near": [[*key, len(one)] for key, one in self.alphas.items()],
-        }  # fmt: skip
-
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the state, except W."""
-        found: dict[str, npt.NDArray[Any]] = {"newton_gram": self.G}
+        """Return the state, except W."""
+        found: dict[str, npt.NDArray[Any]] = {
+            "newton_numbers": np.array([self.base_primal, self.reach, self.rho, self.model]),
+            "newton_gram": self.G,
+        }
         if self.base is not None:
+            near = [[*key, len(one)] for key, one in self.alphas.items()]
             found["newton_base"] = self.base
+            found["newton_near"] = np.array(near, dtype=np.int64).reshape(-1, 3)
             found["newton_alphas"] = np.concatenate([np.empty(0), *self.alphas.values()])
         return found
 
-    def restore(self, record: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore the state."""
-        self.base_primal, self.reach = float(record["primal"]), float(record["reach"])
-        self.rho, self.model = float(record["rho"]), float(record["model"])
+    def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore the result of `arrays`."""
+        self.base_primal, self.reach, self.rho, self.model = arrays["newton_numbers"].tolist()
         self.G, self.base = arrays["newton_gram"], arrays.get("newton_base")
         first = 0
-        for block, k, n in record["near"]:
+        for block, k, n in arrays.get("newton_near", np.empty((0, 3), np.int64)).tolist():
             self.alphas[block, k] = arrays["newton_alphas"][first : first + n]
             first += n

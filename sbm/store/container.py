@@ -447,7 +447,9 @@ def write(
 
 
 def is_container(path: Path) -> bool:
-    """Whether a file starts with the magic bytes of a container."""
+    """Whether a file starts with the magic bytes of a container; a pipe is read only once."""
+    if not path.is_file():
+        return False
     try:
         with open_own(path, follow=True) as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -493,7 +493,7 @@ class Run:
 
         Raises `StoreError` if the file is missing or damaged.
         """
-        wanted = (lambda name: True) if names is None else names.__contains__
+        wanted = (lambda name: True) if names is None else frozenset(names).__contains__
         return self._read(str(self._record["state"]), "state", wanted).arrays
 
     def continue_log(self) -> None:

@@ -17,7 +17,7 @@ import sbm
 from sbm.programs.reporting import charts
 from sbm.programs.reporting.charts import BarChart, LineChart, Series
 from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, RunFigures
-from sbm.settings import Settings, option_name
+from sbm.settings import SETTINGS, Settings, option_name
 from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 
 MARK = "<!-- sbm report -->"  # in one of the first lines of every page
@@ -151,7 +151,7 @@ def _command(run: RunFigures) -> str:
     """Return the command of this run, without options that do not change the model."""
     defaults, words = Settings().to_dict(), [*run.inputs, "-o", f"{run.name}.model"]
     for name, value in run.settings.items():
-        if value is None or value == defaults.get(name):
+        if value is None or value == defaults.get(name) or not _applies(run, name):
             continue
         option = option_name(name)
         if isinstance(value, bool):
@@ -165,6 +165,10 @@ def _command(run: RunFigures) -> str:
         else:
             words += [option, _in_words(value)]
     return shlex.join(["sbm", run.kind, *words])
+
+
+def _applies(run: RunFigures, name: str) -> bool:
+    return name not in SETTINGS or SETTINGS[name].applies_to(run.kind)
 
 
 def _date(seconds: float) -> str:
@@ -196,7 +200,7 @@ def _summary(run: RunFigures) -> str:
             f"passes: {final.number:,}", _seconds(run.end.get("seconds", final.elapsed)),
             f"{format_size(final.bytes_read)} read",
         ]  # fmt: skip
-        if compiling := run.end.get("compile"):
+        if (compiling := run.end.get("compile", 0.0)) >= 0.05:
             facts.insert(2, f"{_seconds(compiling)} compiling first")
         if final.score is not None:
             facts.append(f"{final.metric} after the last pass {final.score:.6g}")

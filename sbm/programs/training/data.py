@@ -91,9 +91,10 @@ def open_rows(
             "use sbm split --shards first"
         )
     path, begin = place_of(model or default_model(data), None), clock()
-    with read_rows(
-        data, path, reading, settings, options.progress, options.is_stopped, comm.rank
-    ) as (store, report):
+    rows = read_rows(data, path, reading, settings, options.progress, options.is_stopped, comm.rank)
+    with contextlib.ExitStack() as until:
+        with options.while_reading():
+            store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
         options.progress.stage(
             f"{report['store']}: {count(report['rows'], 'row')}, "

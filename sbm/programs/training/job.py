@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,9 @@ class TrainOptions:
         How to read text or matrices.
     read_rate : float or None
         Maximum bytes read per second, to simulate a slow disk in benchmarks.
+    while_reading : callable
+        Returns the context in which text is read. A signal may raise `KeyboardInterrupt` there, as
+        a pipe can block, and there is nothing to save yet.
     """
 
     resume: bool | None = None
@@ -92,6 +95,7 @@ class TrainOptions:
     progress: Progress = field(default_factory=Progress)
     reading: Reading | None = None
     read_rate: float | None = None
+    while_reading: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True)

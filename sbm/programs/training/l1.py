@@ -458,12 +458,17 @@ class _SparseTraining:
         shape = record["shape"]
         earlier_blocks(folders[0], shape["blocks"], shape["files"], self._job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
-        n, has_bias = self._job.store.n_features, chosen.bias_value > 0
-        for k, fit in enumerate(self.fits):
-            w = earlier.get(f"w-{k}", np.empty(0))
-            old = min(n, len(w) - has_bias)
+        n, before = self._job.store.n_features, [w for w in earlier if w.startswith("w-")]
+        if len(before) != len(self.fits) and len(before) < 2:  # two classes have one model
+            raise SettingsError(
+                f"{folders[0]} was trained with other classes ({count(len(before), 'output')}, now "
+                f"{len(self.fits):,}); leave out --warm-start"
+            )
+        for k, fit in enumerate(self.fits[: len(before)]):
+            w = earlier[f"w-{k}"]
+            old = min(n, len(w) - (len(fit.w) - n))  # without that of the bias
             fit.w[:old] = w[:old]
-            fit.w[n:] = w[old:][: len(fit.w) - n]
+            fit.w[n:] = w[old:]
 
     def _elapsed(self) -> float:
         return self._state.elapsed + clock() - self._begin

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
-from sbm.engine.snapshot import bare_name, named, number_in
+from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.newton import (
     accelerates,
     is_smooth,
@@ -177,34 +178,34 @@ class NewtonSteps:
         return any(moved)
 
     def record(self) -> dict[str, Any]:
-        """Return the scalars of the state, as JSON."""
-        return {
-            "methods": [method.record() for method in self.methods],
-            "lost": sorted(self._lost),
-            "best": {str(k): asdict(one) for k, one in self.best.items()},
-            "done": {str(k): asdict(one) for k, one in self.done.items()},
-        }
+        """Return what of the state is JSON. With many classes, all else would be too much of it."""
+        return {"lost": sorted(self._lost)}
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the state, by name, except W."""
-        return {
+        found: dict[str, npt.NDArray[np.generic]] = {
             named(name, k): array
             for k, method in enumerate(self.methods)
             for name, array in method.arrays().items()
         }
+        for name, certificates in (("newton_best", self.best), ("newton_done", self.done)):
+            found |= {named(name, k): np.array(astuple(one)) for k, one in certificates.items()}
+        return found
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the state of the last checkpoint."""
         run = self._engine.run
-        arrays = run.read_state([name for name in run.state_names() if name.startswith("newton_")])
-        for k, (method, mine) in enumerate(zip(self.methods, record["methods"], strict=True)):
-            ours = {
-                bare_name(name): array for name, array in arrays.items() if number_in(name) == k
-            }
-            method.restore(mine, ours)
+        names = [name for name in run.state_names() if name.startswith(NEWTON)]
+        arrays: dict[int, dict[str, npt.NDArray[Any]]] = defaultdict(dict)
+        for name, array in run.read_state(names).items():
+            arrays[number_in(name)][bare_name(name)] = array
+        for k, method in enumerate(self.methods):
+            method.restore(arrays[k])
         self._lost = set(record["lost"])
-        self.best = {int(k): Certificate(**one) for k, one in record["best"].items()}
-        self.done = {int(k): Certificate(**one) for k, one in record["done"].items()}
+        self.best, self.done = (
+            {k: Certificate.of(own[name]) for k, own in arrays.items() if name in own}
+            for name in ("newton_best", "newton_done")
+        )
 
 
 class NewtonPasses(NewtonSteps):

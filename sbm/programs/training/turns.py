@@ -1,4 +1,4 @@
-"""One-vs-rest of more classes than memory holds: some classes at a time.
+"""One-vs-rest of more classes than memory or a checkpoint holds: some classes at a time.
 
 Memory may be too small for the weights of all classes, or to keep all rows in one part with the
 variables of all classes. The classes are independent. So each turn is an ordinary training of some
@@ -35,6 +35,8 @@ from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
 
+# Of a turn: the header of a checkpoint has about 2 kB for each, and at most 16 MB.
+MOST_CLASSES = 4000
 MOST_TURNS = 4  # for the rows to be in one part: each turn reads them again
 _LEAST = 3  # classes of a turn
 
@@ -56,10 +58,11 @@ def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
     every = make_problems(settings, store)
     if not every[0].classify:
         return whole
-    if _fits(settings, store, every):
+    if n <= MOST_CLASSES and _fits(settings, store, every):
         return _cut(n, _turns_of_one_part(settings, store, every, n))
     plan_of(settings, store, shape_of(settings, store, only(every, slice(0, _LEAST))))
-    least, most = _LEAST, n  # classes that fit, and that do not; a turn has at least two
+    # Classes that fit, and that do not; a turn has at least two.
+    least, most = _LEAST, min(n, MOST_CLASSES + 1)
     while most - least > 1:
         middle = (least + most) // 2
         if _fits(settings, store, only(every, slice(0, middle)), weights_twice=True):

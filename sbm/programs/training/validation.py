@@ -18,7 +18,7 @@ from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import model_labels
 from sbm.engine.progress import Progress
-from sbm.engine.snapshot import BEST, named
+from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
@@ -367,5 +367,4 @@ class Validation:
     def restore(self, record: Mapping[str, Any], run: Run) -> None:
         """Restore the state of the last checkpoint."""
         self._best = {name: value for name, value in record.items() if name != "is_over"}
-        for k, ours in enumerate(self.weights):
-            ours[:] = run.read_state([named(BEST, k)])[named(BEST, k)]
+        read_weights(run, BEST, self.weights)

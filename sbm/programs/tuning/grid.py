@@ -64,6 +64,8 @@ class Candidate:
     gap : float
         Relative gap, estimated in the last pass.
     passes : int
+    ratio : float
+        Certified gap over the estimated one, at least 1; 1 before the first certificate.
     certificate : Certificate or None
     """
 
@@ -73,6 +75,7 @@ class Candidate:
     metrics: list[float] = field(default_factory=list)
     gap: float = math.inf
     passes: int = 0
+    ratio: float = 1.0
     certificate: Certificate | None = None
 
     @property
@@ -85,14 +88,14 @@ class Candidate:
         seconds = [learner.seconds for learner in self.learners]
         return {
             "is_active": self.is_active, "metrics": self.metrics, "gap": self.gap,
-            "passes": self.passes, "seconds": seconds,
+            "passes": self.passes, "ratio": self.ratio, "seconds": seconds,
         }  # fmt: skip
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the state from a `record`."""
         self.set_active(record["is_active"])
         self.metrics, self.gap = list(record["metrics"]), float(record["gap"])
-        self.passes = int(record["passes"])
+        self.passes, self.ratio = int(record["passes"]), float(record["ratio"])
         for learner, seconds in zip(self.learners, record["seconds"], strict=True):
             learner.seconds = float(seconds)
 

@@ -142,7 +142,7 @@ class Tuning:
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
             candidate.gap = gap
-            if gap <= LOOSER * self.settings.tol:
+            if gap * candidate.ratio <= LOOSER * self.settings.tol:
                 candidate.set_active(False)
 
     def _next_rounds(self) -> int:
@@ -239,7 +239,11 @@ class Tuning:
                     candidate.set_active(False)
 
     def judge(self) -> None:
-        """Certify and evaluate, at fixed weights, all models that were not dropped."""
+        """Certify and evaluate, at fixed weights, all models that were not dropped.
+
+        Those whose gap was estimated too low take part in further passes. Newton's method does not
+        estimate gaps.
+        """
         left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
             candidate.evaluation.clear()
@@ -253,6 +257,9 @@ class Tuning:
             parts = [found[x.number] for x in candidate.learners]
             candidate.certificate = Certificate.total(parts)
             candidate.metrics.append(self._figure(candidate))
+            gap = candidate.certificate.relative_gap
+            candidate.ratio = max(candidate.ratio, gap / candidate.gap if candidate.gap > 0 else 1)
+            candidate.set_active(self.newton is None and gap > LOOSER * self.settings.tol)
 
     def tell(self, n_active: int) -> None:
         """Report the number of models in the last and the next pass."""
