@@ -151,6 +151,8 @@ def with_indptr(*indptr: int) -> tuple[sp.csr_array, list[int]]:
         ((GOOD[0], ["a", "b"]), "<U1"), (GOOD[0], "csr_array"), ((np.ones(3), [1, 2, 3]), "(3,)"),
         ((np.ones((1, 1), complex), [1]), "complex128"), (with_indptr(0, 1, 9), "indptr .* 2 "),
         (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr .* 2 "),
+        ((GOOD[0], None), r"\(\), but X has 2 rows"), ((np.ma.ones((1, 1)), [1]), "masked"),
+        ((np.ones((1, 1)), [2**53 + 1]), "9,007,199,254,740,992"),
     ],
 )  # fmt: skip
 def test_invalid_chunks_are_refused(tmp_path, bad, facts):
@@ -199,6 +201,8 @@ def test_min_count_needs_chunks_readable_twice(tmp_path):
         split(iter(again.chunks), tmp_path / "b.sbm", min_count=2)
     with pytest.raises(SettingsError, match="name the store"):
         split(again.chunks)
+    with pytest.raises(SettingsError, match=r"blocks is 2\.5; a whole number"):
+        split(again.chunks, tmp_path / "b.sbm", blocks=2.5)
 
 
 def test_chunks_can_be_appended_and_expired(tmp_path):

@@ -111,15 +111,14 @@ def test_model_does_not_depend_on_staying_blocks(tmp_path, stay, case):
     lines = [tmp_path / "d.svm", *(tmp_path / f"{night}.svm" for night in range(3))]
     weights = tmp_path / "weights.txt"
     weights.write_text("".join(f"{0.5 + k % 3}\n" for k in range(126)))
-    for more in ({}, {"weights": str(weights)}):
-        settings, found = settings_of(case, **more), {"store": set(), "text": set()}
-        if case.loss in ("crammer_singer", "weston_watkins"):
-            settings["solver"] = "dual"  # the other one needs all blocks to stay
-        for which in STAYING:
-            stay(which)
-            found["store"].add(model_of(store, tmp_path / "m.model", settings))
-            found["text"].add(model_of(lines, tmp_path / "m.model", settings, blocks=4))
-        assert [len(models) for models in found.values()] == [1, 1]
+    settings, found = settings_of(case, weights=str(weights)), {"store": set(), "text": set()}
+    if case.loss in ("crammer_singer", "weston_watkins"):
+        settings["solver"] = "dual"  # the other one needs all blocks to stay
+    for which in STAYING:
+        stay(which)
+        found["store"].add(model_of(store, tmp_path / "m.model", settings))
+        found["text"].add(model_of(lines, tmp_path / "m.model", settings, blocks=4))
+    assert [len(models) for models in found.values()] == [1, 1]
 
 
 @pytest.mark.long
@@ -246,14 +245,14 @@ INPUTS: dict[str, Any] = {
     "few rows": _lines(ODD[:3]), "empty rows": _lines(["1", *ODD[:60], "0", "1"]),
     "long row": _lines([*ODD[:9], "1 " + " ".join(f"{k}:{k % 9}.5" for k in range(999, 0, -1))]),
 }  # fmt: skip
-READING = [
-    {}, {"min_count": 9}, {"dtype": "float64"}, {"on_error": "skip", "blocks": 7},
+READING = [  # room for rows, and how to read
+    (10**9, {}), (600, {}), (600, {"min_count": 9}), (600, {"dtype": "float64"}),
+    (10**9, {"on_error": "skip", "blocks": 7}),
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("how", READING, ids=str)
-@pytest.mark.parametrize("room", [10**9, 600])
+@pytest.mark.parametrize(("room", "how"), READING, ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_text_trains_like_its_store(tmp_path, monkeypatch, kind, room, how):
     spill_above(monkeypatch, room)

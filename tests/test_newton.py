@@ -27,23 +27,19 @@ JOINT = [case for case in CASES if case.loss in ("crammer_singer", "weston_watki
 FIRM = {"solver": "newton", "tol": 1e-7, "max_passes": 35}
 
 
-def optimum_beside_dual(case: Case, C: float, folder: Path) -> dict[str, Any]:
-    """Check that Newton's method and coordinate descent reach the same optimum."""
+@pytest.mark.parametrize("C", [0.1, 10.0])
+@pytest.mark.parametrize("case", SOLVED, ids=str)
+def test_newton_reaches_the_optimum_of_coordinate_descent(
+    case: Case, C: float, tmp_path: Path
+) -> None:
     X, y = case.rows(n=400, noise=2.0)
-    store = make_store(folder, X, y, blocks=4)
+    store = make_store(tmp_path, X, y, blocks=4)
     settings = {**case.at(C), "bias": 1.0}
-    model, report = sbm.train(store, folder / "n.model", {**settings, **FIRM})
+    model, report = sbm.train(store, tmp_path / "n.model", {**settings, **FIRM})
     assert report["converged"]
     assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
     peer = {**settings, "solver": "dual", "max_passes": 300}
-    assert_same_optimum(sbm.train(store, folder / "d.model", peer), (model, report))
-    return report
-
-
-@pytest.mark.parametrize("C", [0.1, 100.0])
-@pytest.mark.parametrize("case", SOLVED, ids=str)
-def test_newton_reaches_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
-    report = optimum_beside_dual(case, C, tmp_path)
+    assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
     assert report["drift"] == 0
     assert report["primal"] - report["dual"] <= report["gap"] * (1 + 1e-9) + 1e-12 * report["dual"]
 
@@ -269,12 +265,21 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newton, "MOST_FEATURES", 3)
 
 
-@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("C", [0.1, 100.0])
 @pytest.mark.parametrize("case", SOLVED, ids=str)
-def test_products_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
-    report = optimum_beside_dual(case, C, tmp_path)
+def test_products_reach_the_optimum_of_matrices(
+    case: Case, C: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = case.rows(n=400, noise=2.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    settings = {**case.at(C), "bias": 1.0, **FIRM}
+    peer = sbm.train(store, tmp_path / "m.model", settings)
+    monkeypatch.setattr(newton, "MOST_FEATURES", 3)
+    model, report = sbm.train(store, tmp_path / "p.model", settings)
+    assert report["converged"]
+    assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
     assert sum(report["rounds"]) > report["passes"]  # products
+    assert_same_optimum(peer, (model, report))
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0])

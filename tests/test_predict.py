@@ -241,6 +241,9 @@ def test_largest_ids_are_found(here):
     indices, starts = np.array([0, 2**32 + 5, LARGEST - 1, 2**31, 3]), np.array([0, 3, 5])
     X = scipy.sparse.csr_array((np.ones(5), indices, starts), shape=(2, LARGEST))
     assert model.decision_function(X).tolist() == [41.0, 4.0]
+    for wrong in ([[1.0, 2.0], [1.0]], X.astype(complex), scipy.sparse.coo_array(np.ones(3)), "a"):
+        with pytest.raises(DataError, match="matrix"):
+            model.decision_function(wrong)
 
 
 @pytest.mark.parametrize(

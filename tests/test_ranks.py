@@ -187,7 +187,7 @@ def test_dual_bound_never_decreases(store_of, model, monkeypatch, often, case, i
     often(0)
     if is_too_bold:  # no damping: the sum goes too far
         monkeypatch.setattr(sync, "SPARE", 0.0)
-    options = options_of(case, max_passes=8, tol=1e-9, parts="blocks", solver="dual")
+    options = options_of(case, max_passes=5, tol=1e-9, parts="blocks", solver="dual")
     (_, report), *_ = train(4, store_of(case, 24), model, options)
     assert len(duals) >= 10
     assert min(shares) < 1.0 or not is_too_bold or case.loss != "squared_error"

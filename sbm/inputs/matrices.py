@@ -385,6 +385,8 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
             "its labels"
         )
     X, y = chunk
+    if isinstance(X, np.ma.MaskedArray) or isinstance(y, np.ma.MaskedArray):
+        raise DataError(f"chunk {number} is a masked array; fill what is masked, or drop the rows")
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
     if len(X.shape) != 2:
@@ -399,6 +401,11 @@ _LARGEST_LABEL = 2**53
 
 def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:
     y = np.asarray(y)
+    if y.ndim != 1 or len(y) != n_rows:
+        raise DataError(
+            f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "
+            "per row"
+        )
     if y.dtype.kind == "O" and all(isinstance(label, Real) for label in y.ravel()):
         y = y.astype(np.float64)
     if words.are_words is None and len(y):
@@ -410,11 +417,6 @@ def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[
     if not (are_words if words.are_words else y.dtype.kind in _NUMBERS):
         raise DataError(
             f"chunk {number}: y has dtype {y.dtype}; expected all labels to be {expected}"
-        )
-    if y.ndim != 1 or len(y) != n_rows:
-        raise DataError(
-            f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "
-            "per row"
         )
     if words.are_words:
         return words.encode(y.tolist())

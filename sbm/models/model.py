@@ -478,16 +478,17 @@ class Model:
 
         if hasattr(X, "__arrow_c_stream__") and "matrix" in FRAMES and "names" in self.info:
             X = FRAMES["matrix"](self, X)
-        if hasattr(X, "tocsr"):
-            X = X.tocsr()
-        else:
-            X = np.asarray(X)
-            if X.ndim != 2 or X.dtype.kind not in "biuf":
-                raise DataError(
-                    f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
-                    "(sbm.predict reads files)"
-                )
-            X = csr_matrix(X)
+        if not hasattr(X, "tocsr"):
+            try:
+                X = np.asarray(X)
+            except ValueError as error:  # rows of different lengths
+                raise DataError(f"X is not a matrix ({error})") from None
+        if len(X.shape) != 2 or X.dtype.kind not in "biuf":
+            raise DataError(
+                f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
+                "(sbm.predict reads files)"
+            )
+        X = csr_matrix(X)
         rows, known = self._find(X.indices)
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sbm.errors import SettingsError, StoreError
+from sbm.errors import SettingsError, StoreError, require_path
 from sbm.programs.reporting.figures import RunFigures, read_run
 from sbm.programs.reporting.page import MARK, MOST_RUNS, first_charts, to_html
 from sbm.programs.reporting.picture import check_picture, draw_charts
@@ -50,7 +50,10 @@ def report(
     SettingsError
         No run, too many runs, an invalid file name, or matplotlib is not installed.
     """
-    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    given: Any = runs
+    paths = list(given) if isinstance(given, list | tuple) else [given]
+    for path in paths:
+        require_path(path, "a run", "give a model's path or its MODEL.run folder")
     page = Path("report.html" if output is None else output)
     if not paths:
         raise SettingsError("no run to report; give a model or its MODEL.run folder")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 
 from sbm.engine.machine import smaller
@@ -45,6 +46,9 @@ class SplitOptions:
     is_for_training: bool = False  # whether the rows are read for a training, in messages
 
     def __post_init__(self) -> None:
+        for name in ("blocks", "seed", "level", "threads", "min_count", "shards"):
+            if not isinstance(value := getattr(self, name), Integral | None):
+                raise SettingsError(f"{name} is {value!r}; a whole number is expected")
         blocks, shards = self.blocks, self.shards
         if blocks is not None and self.block_size is not None:
             raise SettingsError("give --blocks or --block-size, not both")

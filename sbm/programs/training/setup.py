@@ -71,6 +71,7 @@ def find_store(store: str | Path | None) -> Path:
         The current folder has no store, or several.
     """
     if store is not None:
+        require_path(store, "the store", "expected its path; sbm.split writes one")
         return Path(store)
     found = sorted(p for p in Path().glob("*.sbm") if p.is_dir())
     if not found:
