@@ -24,11 +24,11 @@ echo "== ruff"
 ruff check .
 ruff format --check .
 if [ "$TIER" != quick ]; then
-    echo "== mypy"
-    mypy
+    echo "== mypy, while kernels are compiled (once)"
+    mypy &
 fi
-echo "== compiling kernels (once)"
 sbm precompile
+[ "$TIER" = quick ] || wait $!
 echo "== pytest, $TIER tests"
 # Run one test per core at a time.
 set -- -n auto --dist worksteal --tier "$TIER" "$@"
