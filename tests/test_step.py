@@ -292,11 +292,11 @@ def test_steps_keep_invariants_and_raise_dual(
 
 @pytest.mark.parametrize("case", SINGLE, ids=str)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 5), weighted=st.booleans(), values=st.booleans(),
+    seed=st.integers(0, 10**6), n=st.integers(2, 5), is_rich=st.booleans(),
     rounds=st.integers(1, 4), bias=st.sampled_from([0.0, 1.5]),
 )  # fmt: skip
-def test_steps_of_workers_keep_invariants(case, seed, n, **options):
-    sim = make(case, seed, rows_each=20, **options)
+def test_steps_of_workers_keep_invariants(case, seed, n, is_rich, **options):
+    sim = make(case, seed, rows_each=20, weighted=is_rich, values=is_rich, **options)
     with several_sums():
         sim.solver.together = Workers(n, sim.problem, sim.solver.W)
         check_steps(sim, seed, screened=False, rises=False)
