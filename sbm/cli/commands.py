@@ -688,7 +688,7 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 30 seconds.
+    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 60 seconds.
     Use it when building an image, or before a nightly job.
     """
     from sbm.programs.precompile import precompile as job
