@@ -267,10 +267,6 @@ class Setting:
     commands: str = "train tune plan stream"
     ignored_by: str = ""
 
-    def applies_to(self, command: str) -> bool:
-        """Return whether a command uses the setting."""
-        return command in self.commands.split()
-
     @property
     def default_text(self) -> str:
         """The default as written on the command line, or the meaning of None."""
@@ -570,6 +566,15 @@ class Settings:
 
 
 SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclasses.fields(Settings)}
+
+
+def used_by(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a command uses, and those that are unknown."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in SETTINGS or command in SETTINGS[name].commands.split()
+    }
 
 
 def _describe_parameters() -> str:

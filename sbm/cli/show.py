@@ -108,12 +108,13 @@ def info(facts: Report, every: bool = False) -> Lines:
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
             value = value or "defaults"
         if name == "labels" and isinstance(value, list) and not every:
-            value = value if len(value) <= _MOST_LABELS else _first(value)
+            value = _first([_plainly(label) for label in value])
         yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
 
 
-def _first(labels: list[Any]) -> str:
-    return f"{_plainly(labels[:_MOST_LABELS])}, ... {len(labels):,} in total"
+def _first(labels: list[str]) -> str:
+    shown = ", ".join(labels[:_MOST_LABELS])
+    return shown + (f", ... {len(labels):,} in total" if len(labels) > _MOST_LABELS else "")
 
 
 def _in_words(name: str, value: Any) -> str:
@@ -151,8 +152,7 @@ def _plainly(value: Any) -> str:
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
     words = dict(enumerate(labels.get("names", [])))
-    shown = ", ".join(f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs[:_MOST_LABELS])
-    return shown + (f", ... {len(pairs):,} in total" if len(pairs) > _MOST_LABELS else "")
+    return _first([f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs])
 
 
 def _source(source: Report) -> str:

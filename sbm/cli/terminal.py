@@ -159,6 +159,8 @@ def stopped_at_once() -> Iterator[None]:
     handler = _handler
     handler.is_asked = False
     try:
+        if handler.is_set:  # before this began
+            raise KeyboardInterrupt
         yield
     finally:
         handler.is_asked = True

@@ -12,7 +12,7 @@ from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
 from sbm.programs.reporting.figures import read_log
 from sbm.rows import Arena
-from sbm.settings import SETTINGS
+from sbm.settings import used_by
 from sbm.store.blocks import (
     MANIFEST,
     NONZERO_BYTES,
@@ -139,11 +139,7 @@ def _stream(path: Path, record: dict[str, Any], finished: bool) -> dict[str, Any
         "features": record["seen"]["features"],
         "blocks": record["blocks"],
         "sources": sources_at(record["sources"]),
-        "settings": {
-            name: value
-            for name, value in record["settings"].items()
-            if name in SETTINGS and SETTINGS[name].applies_to("stream")
-        },
+        "settings": used_by("stream", record["settings"]),
         "bytes": sum(_size(p) for p in path.iterdir()),
         "log": [],
     }

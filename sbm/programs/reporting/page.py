@@ -17,7 +17,7 @@ import sbm
 from sbm.programs.reporting import charts
 from sbm.programs.reporting.charts import BarChart, LineChart, Series
 from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, RunFigures
-from sbm.settings import SETTINGS, Settings, option_name
+from sbm.settings import Settings, option_name, used_by
 from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 
 MARK = "<!-- sbm report -->"  # in one of the first lines of every page
@@ -150,8 +150,8 @@ def _card(run: RunFigures) -> dict[str, Any]:
 def _command(run: RunFigures) -> str:
     """Return the command of this run, without options that do not change the model."""
     defaults, words = Settings().to_dict(), [*run.inputs, "-o", f"{run.name}.model"]
-    for name, value in run.settings.items():
-        if value is None or value == defaults.get(name) or not _applies(run, name):
+    for name, value in used_by(run.kind, run.settings).items():
+        if value is None or value == defaults.get(name):
             continue
         option = option_name(name)
         if isinstance(value, bool):
@@ -165,10 +165,6 @@ def _command(run: RunFigures) -> str:
         else:
             words += [option, _in_words(value)]
     return shlex.join(["sbm", run.kind, *words])
-
-
-def _applies(run: RunFigures, name: str) -> bool:
-    return name not in SETTINGS or SETTINGS[name].applies_to(run.kind)
 
 
 def _date(seconds: float) -> str:
