@@ -532,7 +532,6 @@ def _compile(module: str, name: str, kinds: Kinds) -> bytes:
     types = numba.types
     function = getattr(importlib.import_module(module), name)
     _spare_wrappers(module)
-    _spare_machine_code()
     n_results = _count_results(function, kinds)
     arguments, parameters, c_types = [], [], []
     for k, kind in enumerate(kinds):
@@ -572,19 +571,6 @@ def _spare_wrappers(module: str) -> None:
     for value in [value for known in ours for value in vars(known).values()]:
         if is_jitted(value):
             value.targetoptions.update(no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def _spare_machine_code() -> None:
-    """Keep numba from making machine code of every function, a quarter of the time to compile.
-
-    `_emit` makes it, of the whole kernel. As with the wrappers, nothing can be called then.
-    """
-    codegen = importlib.import_module("numba.core.codegen")
-    codegen.JITCodeLibrary._finalize_specific = lambda self: None
-    codegen.JITCodeLibrary.get_pointer_to_function = lambda self, name: (
-        self._ensure_finalized() or 0
-    )
-    codegen.JITCPUCodegen.set_env = lambda self, name, environment: None
 
 
 def _numba_type(kind: str) -> Any:
