@@ -6,7 +6,8 @@
 
 First the tests run once to record which of them reach which line. Then each mutation is applied to
 a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
-A mutation that no test notices means a missing test or unused code.
+A mutation that no test notices means a missing test or unused code. A test that notices one must
+pass in the copy without it.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from queue import Queue
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TREE = ("sbm", "tests", "scripts", "configs", "data", "docs", "pyproject.toml", "README.md")
+LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "*.pyc", "results")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
 RECORD = "SBM_MUTATIONS_RECORD"  # where the recording run leaves what its tests reach
 LIMIT = 600  # seconds for the tests of one mutation; one that runs longer hangs, and is noticed
@@ -152,8 +153,8 @@ MUTATIONS = (
     ),
     Mutation(
         "links in a store lead nowhere", "sbm/store/files.py",
-        "os.O_NOFOLLOW | os.O_NONBLOCK",
-        "os.O_NONBLOCK",
+        "flags | os.O_NOFOLLOW)",
+        "flags)",
     ),
     Mutation(
         "machine code that others can write", "sbm/compiled.py",
@@ -429,7 +430,10 @@ def run(
             try:
                 names = reach.of(mutation, copy)
                 mutation.apply(copy)
-                found[mutation] = _first_failure(copy, names)
+                found[mutation] = test = _first_failure(copy, names)
+                (copy / mutation.file).write_bytes(whole)
+                if "::" in test and _first_failure(copy, [test]):
+                    raise RuntimeError(f"{test} fails without {mutation.name!r}, too")
             finally:
                 (copy / mutation.file).write_bytes(whole)
                 copies.put(copy)
@@ -443,14 +447,7 @@ def run(
 
 def _copy(root: Path, target: Path) -> None:
     """Copy what tests need, machine code included: unbroken kernels are not compiled again."""
-    target.mkdir(parents=True)
-    skip = shutil.ignore_patterns("*.pyc", "results")
-    for name in TREE:
-        source = root / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=skip)
-        elif source.exists():
-            shutil.copy(source, target / name)
+    shutil.copytree(root, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
     if (root.parent / "shared").exists():  # reference sets that some tests read
         (target.parent / "shared").symlink_to(root.parent / "shared")
 
@@ -485,7 +482,7 @@ def _first_failure(tree: Path, tests: Sequence[str]) -> str:
     if failed is None:  # nothing can be imported any more, or the process died
         last = (done.stderr.strip() or done.stdout.strip() or "(died)").splitlines()[-1]
         return f"({last[:80]})"
-    return failed[1].removeprefix("tests/").replace("::", ", ")
+    return failed[1]
 
 
 def report_of(found: dict[Mutation, str]) -> str:
@@ -496,7 +493,8 @@ def report_of(found: dict[Mutation, str]) -> str:
         "One change at a time, and the first test that fails.", "",
         "| change | file | noticed by |", "|---|---|---|",
     ]  # fmt: skip
-    for m, test in found.items():
+    for m, noticing in found.items():
+        test = noticing.removeprefix("tests/").replace("::", ", ")
         name = m.name.replace("|", "\\|")
         lines.append(f"| `{name}` | `{m.file}` | {f'`{test}`' if test else '**no test**'} |")
     return "\n".join(lines) + "\n"
