@@ -430,12 +430,13 @@ def run(
             try:
                 names = reach.of(mutation, copy)
                 mutation.apply(copy)
-                found[mutation] = test = _first_failure(copy, names)
-                (copy / mutation.file).write_bytes(whole)
+                try:
+                    found[mutation] = test = _first_failure(copy, names)
+                finally:
+                    (copy / mutation.file).write_bytes(whole)
                 if "::" in test and _first_failure(copy, [test]):
                     raise RuntimeError(f"{test} fails without {mutation.name!r}, too")
             finally:
-                (copy / mutation.file).write_bytes(whole)
                 copies.put(copy)
             what = found[mutation] or f"NOT NOTICED by {len(names)} tests"
             print(f"{mutation.name}: {what}", file=sys.stderr, flush=True)

@@ -23,8 +23,7 @@ from sbm.solver.problem import AnyProblem
 
 __all__ = [
     "NEWTON", "RANKS", "SPARSE", "STREAM", "WEIGHTED", "WITHOUT_STORE", "WORKERS", "compile_ahead",
-    "is_ready", "kernels_of",
-    "prepare",
+    "is_ready", "kernels_of", "prepare",
 ]  # fmt: skip
 
 STREAM = "stream-"

@@ -30,7 +30,7 @@ from sbm.engine.kernels import (
     WORKERS,
     compile_ahead,
     is_ready,
-)  # fmt: skip
+)
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SbmError, SettingsError
