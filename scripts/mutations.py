@@ -31,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "*.pyc", "results")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
+REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
 RECORD = "SBM_MUTATIONS_RECORD"  # where the recording run leaves what its tests reach
 LIMIT = 600  # seconds for the tests of one mutation; one that runs longer hangs, and is noticed
 JOBS = 2
@@ -454,7 +455,7 @@ def _copy(root: Path, target: Path) -> None:
 
 
 def _first_failure(tree: Path, tests: Sequence[str]) -> str:
-    """Return the first test that fails; empty if all pass, or there is none.
+    """Return the first test that fails and print the reason; empty if all pass, or there is none.
 
     Raises
     ------
@@ -483,6 +484,8 @@ def _first_failure(tree: Path, tests: Sequence[str]) -> str:
     if failed is None:  # nothing can be imported any more, or the process died
         last = (done.stderr.strip() or done.stdout.strip() or "(died)").splitlines()[-1]
         return f"({last[:80]})"
+    reason = REASON.search(done.stdout)
+    print(f"{failed[1]}: {reason[1] if reason else ''}", file=sys.stderr, flush=True)
     return failed[1]
 
 
