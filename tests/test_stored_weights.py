@@ -43,9 +43,9 @@ def stored(path):
 
 def test_weights_in_the_data_equal_those_of_a_file(tmp_path):
     write(tmp_path)
-    sbm.split(tmp_path / "a.csv", tmp_path / "t.sbm", weight="w", dtype="float64", blocks=3)
-    sbm.split(tmp_path / "a.vw", tmp_path / "v.sbm", dtype="float64", blocks=3)
-    sbm.split(tmp_path / "a.csv", tmp_path / "f.sbm", exclude=["w"], dtype="float64", blocks=3)
+    sbm.split(tmp_path / "a.csv", tmp_path / "t.sbm", weight="w", blocks=3)
+    sbm.split(tmp_path / "a.vw", tmp_path / "v.sbm", blocks=3)
+    sbm.split(tmp_path / "a.csv", tmp_path / "f.sbm", exclude=["w"], blocks=3)
     assert stored(tmp_path / "t.sbm") == stored(tmp_path / "v.sbm") == sorted(WEIGHTS)
     for extra in ({}, {"solver": "newton"}, {"penalty": "l1"}, {"class_weight": "balanced"}):
         found = [
@@ -71,7 +71,7 @@ def test_optimum_is_that_of_scikit_learn(tmp_path):
     np.testing.assert_allclose([ours[c] for c in "abcd"], theirs.coef_[0], rtol=1e-3)
     # A weight of 0 is as if the row were not there.
     kept = WEIGHTS > 0
-    sbm.split((X[kept], Y[kept]), tmp_path / "k.sbm", dtype="float64")
+    sbm.split((X[kept], Y[kept]), tmp_path / "k.sbm")
     (tmp_path / "k.txt").write_text("".join(f"{w}\n" for w in WEIGHTS[kept]))
     other, _ = sbm.train(
         tmp_path / "k.sbm", tmp_path / "k.model", {**EXACT, "weights": str(tmp_path / "k.txt")}
