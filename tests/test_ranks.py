@@ -136,15 +136,15 @@ def often(monkeypatch):
     return choose
 
 
-@pytest.mark.parametrize(("case", "size", "n_blocks", "options"), [
-    (HINGE, 3, 5, {"rounds": 4}), (HINGE, 2, 5, {"policy": "none", "parts": "blocks"}),
-    (HINGE, 4, 3, {"bias": 1.0}), (CS, 3, 5, {"parts": "blocks"}),
-    (CS, 5, 1, {"screen": False}), (CS, 3, 5, {"cache_frac": "auto", "class_weight": "balanced"}),
-    (HINGE, 2, 12, {"cache_frac": 0.1, "parts": "blocks"}), (CS, 2, 12, {}),
-    (BY_CLASS, 4, 5, {"parts": "blocks"}),  # more ranks than classes: their weights are added up
-    (Case("log_loss", 2), 3, 5, {}), (Case("one_class", 1, {"nu": 0.2}), 2, 5, {}),
+@pytest.mark.parametrize(("how", "case", "size", "n_blocks", "options"), [
+    *((how, HINGE, 3, 5, {"rounds": 4}) for how in (0, 1, 2)),
+    *((how, CS, 3, 5, {"parts": "blocks"}) for how in (0, 1, 2)),
+    (0, HINGE, 2, 5, {"policy": "none", "parts": "blocks"}), (1, HINGE, 4, 3, {"bias": 1.0}),
+    (2, HINGE, 2, 12, {"cache_frac": 0.1, "parts": "blocks"}), (0, CS, 5, 1, {"screen": False}),
+    (1, CS, 3, 5, {"cache_frac": "auto", "class_weight": "balanced"}), (2, CS, 2, 12, {}),
+    (2, BY_CLASS, 4, 5, {"parts": "blocks"}),  # more ranks than classes: their weights are added up
+    (0, Case("log_loss", 2), 3, 5, {}), (1, Case("one_class", 1, {"nu": 0.2}), 2, 5, {}),
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("how", [0, 1, 2])
 def test_settings_reach_optimum(
     store_of, model, monkeypatch, often, how, case, size, n_blocks, options
 ):

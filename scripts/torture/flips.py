@@ -96,7 +96,8 @@ def _make(folder: Path, variant: str) -> None:
     for name, (store, _) in TRAINED.items():
         model, settings = folder / f"{name}.model", _settings(name)
         if name.startswith("stream-"):
-            sbm.stream([folder / f"{store}.svm"], model, settings, options={"dtype": "float64"})
+            dtype = "float64" if store == "double" else "float32"
+            sbm.stream([folder / f"{store}.svm"], model, settings, options={"dtype": dtype})
             (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
         else:
             sbm.train(folder / f"{store}.sbm", model, settings)
