@@ -96,7 +96,7 @@ def _make(folder: Path, variant: str) -> None:
     for name, (store, _) in TRAINED.items():
         model, settings = folder / f"{name}.model", _settings(name)
         if name.startswith("stream-"):
-            dtype = "float64" if store == "double" else "float32"
+            dtype = BlockStore(folder / f"{store}.sbm").value_type
             sbm.stream([folder / f"{store}.svm"], model, settings, options={"dtype": dtype})
             (folder / f"{name}-more.svm").write_text(_text(30, 9, "more", TWO))
         else:
