@@ -309,17 +309,19 @@ def speed() -> str:
 def tuning() -> str:
     """Return how long tuning takes beside the same models alone."""
     tried = result("tune")["tables"]["values of C, all folds on one stream"]
-    skipped = [one["C"] for one in tried if one["status"].startswith(("not tried", "given up"))]
+    ends = Counter(one["status"] for one in tried)
+    done = {one["C"] for one in tried if one["status"] not in ("not tried", "given up")}
     alone = result("tune")["tables"]["each model alone, sums over the folds"]
     together = row("tune", what="tune, together")["seconds"]
     spent = sum(one["seconds"] for one in alone)
-    unneeded = sum(one["seconds"] for one in alone if one["C"] in skipped)
+    needed = sum(one["seconds"] for one in alone if one["C"] in done)
     return (
         "[Measured](../scripts/results/tune.md) on "
         f"{len(tried)} values and {result('tune')['settings']['folds']} folds: `tune` took "
-        f"{together:.3g} s, and training all models one by one {spent:.3g} s. But `tune` skipped "
-        f"{len(skipped)} of the values, and these take {unneeded:.3g} s. For the values that it "
-        f"tried, the ratio is {together / (spent - unneeded):.2f}.\n"
+        f"{together:.3g} s. It completed {len(done)} values, gave up {ends['given up']} and did "
+        f"not try {ends['not tried']}. The models of the {len(alone)} values that it tried take "
+        f"{spent:.3g} s one by one (ratio {together / spent:.2f}), those of the {len(done)} "
+        f"completed ones {needed:.3g} s ({together / needed:.2f}).\n"
     )
 
 

@@ -12,6 +12,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+WORDS = (
+    "SBM-1/2 and SBM-1/3: a cache of 1/2 and 1/3 of the memory for rows; -rand: of random rows; "
+    "BMD: no cache; -in-3: 3 rounds a block; DCD: rows in memory; -S: rows at rest are left out; "
+    "TRON: LIBLINEAR's Newton method; MIRA and CW: here passive-aggressive steps and AROW; (20): "
+    "the paper's number of the measure; -like: made to resemble that data set."
+)
 NOISY = "Seconds there are noisy; passes, visits and bytes are not."
 VERDICTS = ("yes", "partly", "no", "dropped")
 COLUMNS = ("claim", "data", "expected", "here", "holds")
@@ -45,6 +51,7 @@ def table(claims: list[dict[str, Any]]) -> str:
     if any(claim["loaded"] for claim in claims):
         files = ", ".join(sorted({claim["file"] for claim in claims if claim["loaded"]}))
         lines += [f"Measured while the machine had other work: {files}. {NOISY}", ""]
+    lines += [WORDS, ""]
     lines += ["| paper | claims | " + " | ".join(VERDICTS) + " |"]
     lines += ["|---" * (2 + len(VERDICTS)) + "|"]
     for paper in _papers(claims):
@@ -70,9 +77,10 @@ def _summary(claims: list[dict[str, Any]]) -> str:
     counts = Counter(claim["holds"] for claim in claims)
     numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     return (
-        f"{len(claims)} claims, each on one data set: {numbers}. A script's rule decides "
-        "(`expected`), made again by the command in [README.md](README.md); this page by "
-        "`python -m scripts.papers.claims scripts/results -o scripts/results/claims.md`."
+        f"{len(claims)} claims, each on one data set: {numbers}. A rule in a script decides each "
+        "verdict; `expected` states it. The commands in [README.md](README.md) repeat the "
+        "experiments; `python -m scripts.papers.claims scripts/results -o "
+        "scripts/results/claims.md` makes this page."
     )
 
 

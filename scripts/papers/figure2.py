@@ -199,17 +199,20 @@ def _judge_webspam(one: Trained, claims: Claims) -> None:
         "one pass of SBM predicts as the optimum; BMD needs ten", title,
         "accuracy after 1 pass at most 0.1 points below the converged model's (paper: 99.55 and "
         "99.55 %); BMD needs 2 passes or more for as much",
-        f"{number(below)} points below; BMD: {needed or f'more than {len(bmd)}'} passes",
+        f"{number(below)} points below; passes of BMD: {needed or f'more than {len(bmd)}'}",
         below <= 0.1, needed != 1, where="1, 7.2",
-        why=f"{one.examiner.rows:,} test rows: one of them is "
-        f"{100 / one.examiner.rows:.2g} points, and a pass of BMD is as accurate",
+        why="BMD is as accurate after its first pass, too; with "
+        f"{one.examiner.rows:,} test rows, one row is {100 / one.examiner.rows:.2g} points",
     )  # fmt: skip
 
 
 def _free(ones: dict[str, Trained]) -> str:
     """Explain a gain by how many rows are free."""
     shares = ", ".join(f"{name} {one.reference.free_share:.0%}" for name, one in ones.items())
-    return f"free support vectors, of the rows: {shares}"
+    return (
+        "the gain depends on how many rows are free, and so compete for the cache, more than on "
+        f"the number of classes: {shares}"
+    )
 
 
 def _judge_across(ones: dict[str, Trained], claims: Claims) -> None:
