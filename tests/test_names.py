@@ -135,7 +135,7 @@ def test_words_of_a_store_are_compared_by_name(trained):
             folder / "a.sbm", folder / "b.model", settings | {"validate": str(folder / name)}
         )
         assert report["validation"]["score"] == 1
-    with pytest.raises(DataError, match="more.sbm has label aardvark"):
+    with pytest.raises(DataError, match=r"more\.sbm has label aardvark"):
         sbm.train(
             folder / "a.sbm", folder / "c.model", settings | {"validate": str(folder / "more.sbm")}
         )
