@@ -99,6 +99,52 @@ def test_numbers_and_words_are_not_mixed(tmp_path):
         sbm.train(tmp_path / "words.sbm", settings={"loss": "squared_error"})
 
 
+@pytest.mark.parametrize("text", ["old.svm", "old.vw", "old.npz"])
+def test_text_of_numbers_and_tables_of_words_are_not_mixed(tmp_path, text):
+    (tmp_path / "old.svm").write_text("1 1:1\n1 1:1\n-1 2:1\n")
+    (tmp_path / "old.vw").write_text("1 | a\n-1 | b\n")
+    np.savez(tmp_path / "old.npz", y=[1, 0], data=[1.0, 2], indices=[0, 1], indptr=[0, 1, 2],
+             shape=[2, 2], format=b"csr")  # fmt: skip
+    (tmp_path / "new.csv").write_text("x,label\n3,yes\n2,no\n")
+    old, new, store = tmp_path / text, tmp_path / "new.csv", tmp_path / "s.sbm"
+    with pytest.raises(DataError, match=r"new\.csv:2: found 'yes' .*earlier labels are numbers"):
+        sbm.train([old, new], tmp_path / "a.model")
+    numbers = rf"{text}: labels are numbers, but .* words such as (yes|no);"
+    with pytest.raises(DataError, match=numbers):
+        sbm.split([new, old], store)
+    sbm.split(new, store)
+    with pytest.raises(DataError, match=numbers):
+        sbm.split(old, store, append=True)
+    sbm.split(new, store, append=True, force=True)
+    assert read_manifest(store)["labels"]["counts"] == [2, 2]
+
+
+def test_words_of_a_store_are_compared_by_name(trained):
+    folder, model = trained
+    rows = "size,colour,animal\n1,red,zebra\n2,blue,ant ear\n"
+    (folder / "few.csv").write_text(rows)
+    (folder / "more.csv").write_text(rows + "2,red,aardvark\n")
+    for name in ("few", "more"):
+        sbm.split(folder / f"{name}.csv", folder / f"{name}.sbm", label="animal")
+    report = sbm.predict(model, folder / "more.sbm")
+    assert (report["correct"], report["unknown_labels"], report["rows"]) == (2, 1, 3)
+    assert report["warnings"] == ["labels not in the model: aardvark; their rows count as wrong"]
+    settings = {"loss": "log_loss", "metric": "accuracy"}
+    for name in ("few.sbm", "few.csv"):
+        _, report = sbm.train(
+            folder / "a.sbm", folder / "b.model", settings | {"validate": str(folder / name)}
+        )
+        assert report["validation"]["score"] == 1
+    with pytest.raises(DataError, match=r"more\.sbm has label aardvark"):
+        sbm.train(
+            folder / "a.sbm", folder / "c.model", settings | {"validate": str(folder / "more.sbm")}
+        )
+    outliers, _ = sbm.train(folder / "a.sbm", folder / "o.model", {"loss": "one_class"})
+    with pytest.raises(DataError, match=r"few\.sbm: labels are words such as .*--no-labels"):
+        sbm.predict(outliers, folder / "few.sbm")
+    assert sbm.predict(outliers, folder / "few.sbm", labels=False)["unlabelled_rows"] == 2
+
+
 def test_appended_words_keep_their_numbers(tmp_path):
     store = tmp_path / "a.sbm"
     sbm.split(animals(tmp_path / "a.csv"), store, label="animal", blocks=2)

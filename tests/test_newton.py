@@ -151,6 +151,9 @@ def test_auto_compares_expected_work() -> None:
     assert Work(**a9a, near=20_000).newton_pays(1000, 65_000)
     assert not Work(**a9a).newton_pays(2, 65_000)
     assert not Work(**a9a | {"weights": 5000}).newton_pays(100, 65_000)
+    # Visits are of 32 classes at a time, however many there are.
+    many = {"rows": 3_000, "nnz": 60_000, "weights": 20, "problems": 3_000, "together": 32}
+    assert not Work(**many, sample=2_100, near=3_000).newton_pays(1, 1_600_000, done=3)
 
 
 def test_newton_refuses_what_it_lacks(tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ def split(report: Report, min_count: int) -> Lines:
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
     for one, other in report["collisions"][:1]:
-        yield f"features share ids, such as {one} and {other}; raise --hash-bits to avoid this"
+        yield (
+            f"features share an id, such as {' '.join(one.split())} and {' '.join(other.split())}; "
+            "rename one, or raise --hash-bits if names are hashed"
+        )
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
 
@@ -327,7 +330,8 @@ def plan(report: Report) -> Lines:
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
         "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "decoded": f"{report['decoded_blocks']:,} of {count(n_blocks, 'block')} stay in memory "
+        "decoded": f"{report['decoded_blocks']:,} of {count(n_blocks, 'block')} "
+        f"{'stays' if n_blocks == 1 else 'stay'} in memory "
         f"({format_size(report['decoded_bytes'])}); later passes read "
         f"{format_size(report['bytes_read_again'])}",
         "reading": f"{format_size(size)} in the first pass, "
@@ -552,7 +556,7 @@ def inspect(report: Report) -> Lines:
 
 
 def _class(row: Report) -> str:
-    return "prediction" if row["label"] is None else f"label {row['label']}"
+    return "prediction" if row["label"] is None else f"label {format_label(row['label'])}"
 
 
 def _feature(feature: Report) -> str:
@@ -566,7 +570,7 @@ def _changed(report: Report) -> Lines:
     )
     for what in ("added", "removed"):
         if labels := report[f"labels_{what}"]:
-            yield f"labels {what}: {', '.join(map(str, labels))}"
+            yield f"labels {what}: {', '.join(map(format_label, labels))}"
     for row in report["classes"]:
         cosine = "-" if row["cosine"] is None else f"{row['cosine']:.6f}"
         before, after = row["intercepts"]

@@ -244,8 +244,8 @@ class Work:
     sample, near : int
         Rows that Newton's method starts from, and rows near a kink. Without any, the loss is
         smooth. Otherwise each pass is followed by solving these rows.
-    listed : bool
-        Whether a visit of coordinate descent is of a row with the variables of all problems.
+    together : int
+        Number of problems whose variables of a row coordinate descent visits together, if many.
     iterates : bool
         Whether a visit of coordinate descent takes several evaluations of the loss.
     products : int
@@ -260,7 +260,7 @@ class Work:
     problems: int
     sample: int
     near: int = 0
-    listed: bool = False
+    together: int = 0
     iterates: bool = False
     products: int = 0
     joint: bool = False
@@ -271,8 +271,8 @@ class Work:
 
     def dual(self, passes: float, visits: float) -> float:
         """Return the cost of passes of coordinate descent, each with a number of visits."""
-        fixed = 90 if self.listed or self.iterates else 30
-        nonzero = 6 + self.problems if self.listed else 3
+        fixed = 90 if self.together or self.iterates else 30
+        nonzero = 6 + self.together if self.together else 3
         return passes * (PASS_TIME + visits * (fixed + nonzero * self._each))
 
     def newton(self) -> float:
@@ -300,7 +300,7 @@ class Work:
     def trial_rounds(self, passes: int) -> int:
         """Return the rounds after which to compare both solvers, given the passes so far."""
         share = TRIAL_SHARE * TRIAL_GROWTH ** max(0, passes + 1 - LEAST_PASSES) * self.newton()
-        visits = self.rows * (1 if self.listed else self.problems)
+        visits = self.rows * -(-self.problems // max(1, self.together))
         return max(1, int(share / (self.dual(1, visits) - PASS_TIME)))
 
     def newton_pays(

@@ -254,10 +254,7 @@ class Columns:
                 if NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
                     expected = "as the label, but only finite numbers are allowed"
                 elif cell.strip() not in NO_LABEL:
-                    expected += (
-                        " because earlier labels are numbers; if labels are words, add "
-                        "--categorical COLUMN"
-                    )
+                    expected += f", as {words.whose} are numbers; {words.advice}"
             refused.setdefault(row, f"found {shown!r} {expected}")
         return labels
 

@@ -42,6 +42,7 @@ class Format:
     read: Reader | None = None
     reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
     is_hashed: bool = False  # whether features have names that are hashed to ids
+    has_words: bool = True  # whether labels may be words
     # whether it is read sequentially, so that pipes and compressed files work
     is_stream: bool = True
     memory: int = 0  # bytes that the library for this format needs
@@ -55,11 +56,13 @@ LIBSVM = "libsvm"
 FORMATS = {
     row.name: row
     for row in (
-        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=_libsvm_parser),
-        Format("vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True),
+        Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=_libsvm_parser, has_words=False),
+        Format(
+            "vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True, has_words=False
+        ),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
-        Format("npz", (".npz",), read=read_npz, is_stream=False),
+        Format("npz", (".npz",), read=read_npz, is_stream=False, has_words=False),
         Format(
             "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
             memory=MEMORY,
@@ -203,6 +206,8 @@ def convert_inputs(
     for _, group in itertools.groupby(sources, lambda source: source.format):
         texts = list(group)
         kind = _kind(texts[0])
+        if not kind.has_words:
+            texts[0].options.words.expect_numbers(texts[0].shown)
         if kind.parser is not None:
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,

@@ -123,6 +123,10 @@ class LabelWords:
     ----------
     known : dict of str to float, optional
         Numbers of known words; empty if labels are numbers.
+    whose, advice : str
+        For errors: what has the known labels, and what to do if they do not fit.
+    may_be_numbers : bool
+        Whether text that has numbers as labels, such as LIBSVM text, may have those of words.
 
     Attributes
     ----------
@@ -132,8 +136,15 @@ class LabelWords:
         Number of each word, in order of first appearance.
     """
 
-    def __init__(self, known: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        known: dict[str, float] | None = None,
+        whose: str = "earlier labels",
+        advice: str = "if labels are words, add --categorical COLUMN",
+        may_be_numbers: bool = False,
+    ) -> None:
         self.are_words = None if known is None else bool(known)
+        self.whose, self.advice, self._may_be_numbers = whose, advice, may_be_numbers
         self.numbers = dict(known or {})
         self._n_known = len(self.numbers)
 
@@ -141,6 +152,21 @@ class LabelWords:
     def new(self) -> list[str]:
         """Words that were not known from the start."""
         return list(self.numbers)[self._n_known :]
+
+    def expect_numbers(self, name: str) -> None:
+        """Note that the labels of the next text are numbers.
+
+        Raises
+        ------
+        DataError
+            Labels were words before.
+        """
+        if self.are_words and not self._may_be_numbers:
+            raise DataError(
+                f"{name}: labels are numbers, but {self.whose} are words such as "
+                f"{next(iter(self.numbers))}; convert them"
+            )
+        self.are_words = bool(self.are_words)
 
     def number(self, word: str) -> float:
         """Return the number of a word, a new one if the word is new.

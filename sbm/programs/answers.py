@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
@@ -204,7 +204,7 @@ def sources_of(
     names: object,
     kind: str | None = None,
     labels: bool | None = True,
-    words: dict[str, float] | None = None,
+    words: LabelWords | None = None,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -216,8 +216,8 @@ def sources_of(
         Format of `data`. Default: from its name.
     labels : bool, optional
         As in `InputOptions`.
-    words : dict of str to float, optional
-        Labels of the model that are words, and their numbers.
+    words : LabelWords, optional
+        Labels of the model.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def sources_of(
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind, labels=labels, words=LabelWords(words or {}))
+    options = InputOptions(format=kind, labels=labels, words=words or LabelWords({}))
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
@@ -252,6 +252,7 @@ def read_batches(
     threads: int,
     progress: Progress,
     in_order: bool = False,
+    words: LabelWords | None = None,
 ) -> Iterator[_Batch]:
     """Yield labels, begins, ends, indices and values of batches of rows of text or a store.
 
@@ -268,14 +269,18 @@ def read_batches(
     in_order : bool
         Yield the rows of a store in the order of its text, which takes as much memory as a batch of
         its split; else block by block.
+    words : LabelWords, optional
+        Gives the labels of a store that are words their numbers. Default: those of the store.
 
     Raises
     ------
+    DataError
+        Labels of the store are words, and others are numbers.
     StoreError
         The store has no record of the order of its text.
     """
     batches = (
-        _store_batches(Path(data), table, progress, in_order)
+        _store_batches(Path(data), table, progress, in_order, words)
         if sources is None
         else _text_batches(sources, table, threads, progress)
     )
@@ -309,12 +314,13 @@ def _text_batches(
 
 
 def _store_batches(
-    folder: Path, table: IdTable, progress: Progress, in_order: bool
+    folder: Path, table: IdTable, progress: Progress, in_order: bool, words: LabelWords | None
 ) -> Iterator[_Batch]:
     """Decode a store a few chunks at a time and translate its feature indices."""
     with telling_change(folder):
         store, done = BlockStore(folder), 0
         translate = table.find(store.read_feature_ids())
+        numbers = None if words is None else _numbers_of(store, words)
         progress.start("predict", store.n_rows, "rows")
         as_stored: Iterator[_Read] = (([c], None) for c in itertools.chain(*store.chunks))
         for chunks, order in text_order(store) if in_order else as_stored:
@@ -322,12 +328,25 @@ def _store_batches(
             rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
             y, begins = np.asarray(rows.y, np.float64), rows.starts
             ends = begins + rows.lengths
+            if numbers is not None:
+                y = numbers[y.astype(np.int64)]
             if order is not None:
                 y, begins, ends = y[order], begins[order], ends[order]
             yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
             done += n
             progress.advance(done, rows=done)
         progress.finish()
+
+
+def _numbers_of(store: BlockStore, words: LabelWords) -> npt.NDArray[np.float64] | None:
+    """Return the number of each word of a store; None if its labels are numbers."""
+    names: list[str] = (store.manifest["labels"] or {}).get("names", [])
+    if names and not words.are_words:
+        raise DataError(
+            f"{store.folder}: labels are words such as {names[0]}, but {words.whose} are numbers; "
+            f"{words.advice}"
+        )
+    return words.encode(names) if names else None
 
 
 # Chunks that are read together, and the order of their rows (None: as stored).

@@ -18,8 +18,8 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
-from sbm.inputs.text import Source
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -119,7 +119,10 @@ def predict(
     _check_top(model, top, decision, probability)
     _check_kinds(model, decision, probability, bool(confusion), labels)
     progress = Progress.of(progress)
-    words = dict(zip(model.label_names, model.labels, strict=False))
+    numbers = dict(zip(model.label_names, model.labels, strict=False))
+    words = LabelWords(
+        numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
+    )
     sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:
         for source in sources:
@@ -133,7 +136,7 @@ def predict(
     table = _Features(model)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
-        in_order=output is not None,
+        in_order=output is not None, words=None if labels is False else words,
     )  # fmt: skip
     with opened(output) as file:
         _write(answers.title(), file)
@@ -158,7 +161,7 @@ def predict(
         "unknown_nonzeros": unknown,
         "warnings": _shifted(model, table)
         + other_columns(sources or [])
-        + _new_words(sources)
+        + _new_words(words)
         + _strange(model, nnz, unknown),
         "output": None if output is None else str(output),
     }
@@ -184,9 +187,9 @@ def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
     return result
 
 
-def _new_words(sources: list[Source] | None) -> list[str]:
+def _new_words(words: LabelWords) -> list[str]:
     """Warn about labels that the model does not know."""
-    new = sources[0].options.words.new if sources else []
+    new = words.new
     shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
     return [f"labels not in the model: {shown}; their rows count as wrong"] if new else []
 

@@ -80,7 +80,8 @@ def _words_of(manifest: dict[str, Any]) -> LabelWords:
     if not manifest["rows"]:
         return LabelWords()
     names = (manifest["labels"] or {}).get("names", [])
-    return LabelWords({name: float(k) for k, name in enumerate(names)})
+    known = {name: float(k) for k, name in enumerate(names)}
+    return LabelWords(known, "labels of the store", "convert them")
 
 
 def _names_or_chunks(

@@ -10,6 +10,7 @@ from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan
 from sbm.engine.pace import LARGE_SAMPLE, Work
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.losses import LOSSES, Loss
+from sbm.programs.training.ranks import MANY
 from sbm.settings import Settings
 from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.problem import AnyProblem
@@ -232,6 +233,7 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
     visits = _JOINT_VISITS if first.loss.joint else _VISITS[first.loss.squared]
     visits *= first.loss.joint or store.n_features > MOST_FEATURES
     weights, iterates = store.n_features + (first.bias > 0), first.loss.kernel == "logistic"
+    together = (outputs if first.loss.joint else min(outputs, MANY)) if first.listed else 0
     return Work(
         store.n_rows,
         store.nnz,
@@ -239,7 +241,7 @@ def work_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Work:
         outputs,
         sample,
         near,
-        first.listed,
+        together,
         iterates,
         visits,
         joint=first.loss.joint,

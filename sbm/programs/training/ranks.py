@@ -60,7 +60,7 @@ Weights = npt.NDArray[np.float64]
 # One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
 # many: more rows of a group are at rest than of all classes, which makes up for visiting each row
 # in every group.
-_PAIR, _MANY = 10, 32
+_PAIR, MANY = 10, 32
 
 
 def any_of(comm: Comm, *flags: bool) -> list[bool]:
@@ -76,7 +76,7 @@ def side_by_side(problems: list[AnyProblem]) -> list[AnyProblem]:
     if not isinstance(one, MultiProblem) or one.loss.joint:
         return problems
     n = one.n_outputs
-    return list(one.groups(max(4, -(-n // _MANY)) if n >= _MANY else 1 + (n >= _PAIR)))
+    return list(one.groups(max(4, -(-n // MANY)) if n >= MANY else 1 + (n >= _PAIR)))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
@@ -288,16 +289,17 @@ class Validation:
         store, path = self._store, self._path
         assert path is not None
         prepare("predict", "float64", self._progress)
-        words = dict(zip(store.label_names, store.labels or [], strict=False))
+        numbers = dict(zip(store.label_names, store.labels or [], strict=False))
+        words = LabelWords(numbers, "labels of the training data", "convert them", True)
         sources = sources_of(path, names_of(store.manifest), words=words)
         if sources and names_record(sources):
             prepare("names", "float64", self._progress)
         table = IdTable(store.read_feature_ids())
-        batches = read_batches(path, sources, table, outputs, 1, self._progress)
+        batches = read_batches(path, sources, table, outputs, 1, self._progress, words=words)
         for y, begins, ends, indices, values in batches:
             yield Rows(
                 begins, (ends - begins).astype(np.int32), indices, values,
-                self._codes(y, sources[0].options.words.new if sources else []),
+                self._codes(y, words.new),
             )  # fmt: skip
         for warning in [] if self._is_checked else other_columns(sources or []):
             self._progress.stage(f"{path}: {warning}")
