@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.everything import RESULTS
 from scripts.papers.claims import VERDICTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,9 +125,8 @@ def _command(name: str) -> str:
 
 
 def day() -> str:
-    """Return the machine and the days of the results that the pages show."""
-    results = [result(path.stem) for path in sorted((ROOT / "scripts/results").glob("*.json"))]
-    machines = [one["machine"] for one in results if "date" in one.get("machine", {})]
+    """Return the machine and the days of the results whose times matter."""
+    machines = [result(name)["machine"] for name, one in RESULTS.items() if one.is_timed]
     days = sorted({machine["date"] for machine in machines})
     commits = {machine.get("commit", "") for machine in machines}
     commit = f"at commit {commits.pop()}" if len(commits) == 1 else "at several commits"
