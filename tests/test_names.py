@@ -109,6 +109,8 @@ def test_text_of_numbers_and_tables_of_words_are_not_mixed(tmp_path, text):
     old, new, store = tmp_path / text, tmp_path / "new.csv", tmp_path / "s.sbm"
     with pytest.raises(DataError, match=r"new\.csv:2: found 'yes' .*earlier labels are numbers"):
         sbm.train([old, new], tmp_path / "a.model")
+    with pytest.raises(DataError, match=r"earlier labels are numbers; convert them"):
+        sbm.train([old, new], tmp_path / "a.model", categorical=["label"])
     numbers = rf"{text}: labels are numbers, but .* words such as (yes|no);"
     with pytest.raises(DataError, match=numbers):
         sbm.split([new, old], store)

@@ -166,7 +166,8 @@ class LabelWords:
                 f"{name}: labels are numbers, but {self.whose} are words such as "
                 f"{next(iter(self.numbers))}; convert them"
             )
-        self.are_words = bool(self.are_words)
+        if self.are_words is None:  # --categorical would not change the labels of this text
+            self.are_words, self.advice = False, "convert them"
 
     def number(self, word: str) -> float:
         """Return the number of a word, a new one if the word is new.

@@ -290,7 +290,9 @@ class Validation:
         assert path is not None
         prepare("predict", "float64", self._progress)
         numbers = dict(zip(store.label_names, store.labels or [], strict=False))
-        words = LabelWords(numbers, "labels of the training data", "convert them", True)
+        words = LabelWords(
+            numbers, "labels of the training data", "convert them", may_be_numbers=True
+        )
         sources = sources_of(path, names_of(store.manifest), words=words)
         if sources and names_record(sources):
             prepare("names", "float64", self._progress)
