@@ -464,8 +464,7 @@ class Settings:
     )
     threads: int | None = _setting(
         None, replace(_COUNT, words=(None,)), "Number of threads.",
-        "They read, decode and screen while the solver runs. If N is given and above 2, they also "
-        "solve if there are enough rows; the model then depends on N.",
+        "They read, decode and screen while the solver runs. No result depends on their number.",
         metavar="N", unset="all cores",
     )
     # fmt: on

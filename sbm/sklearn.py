@@ -284,8 +284,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
     random_state : int, RandomState or None
         Seed of every random choice.
     n_jobs : int, optional
-        Number of threads. Above 2, they also solve if there are enough rows; the result then
-        depends on the number. None means 1, -1 all cores.
+        Number of threads, which changes no result. None means 1, -1 all cores.
 
     Attributes
     ----------

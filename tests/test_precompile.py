@@ -17,7 +17,7 @@ from threads import in_threads
 
 import sbm
 from sbm import compiled
-from sbm.engine import kernels, pace
+from sbm.engine import kernels
 from sbm.errors import SbmError, SettingsError
 from sbm.losses import LOSSES
 from sbm.programs import precompile
@@ -61,10 +61,6 @@ def test_precompiled_commands_compile_nothing(used, tmp_path, monkeypatch):
         if case.loss != "one_class":
             fit(store, "v.model", max_passes=1, validate=0.3, **case.options)
             fit(store, "v.model", max_passes=1, validate=str(folder / "d.svm"), **case.options)
-        with monkeypatch.context() as few:  # rows, for several workers
-            few.setattr(pace, "WORKER_NNZ", 0)
-            few.setattr(pace, "PER_WEIGHT", 0)
-            fit(store, "t.model", max_passes=2, threads=3, **case.options)
         settings = sbm.Settings(max_passes=2, parts="blocks", **case.options)
         path = folder / "r.model"
         in_threads(2, lambda comm, at=(store, path, settings): train_ranks(comm, *at))

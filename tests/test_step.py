@@ -1,8 +1,6 @@
 """A step of the solver against the definitions of every loss: optimum, certificate, screening."""
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -16,12 +14,10 @@ from sbm.alphas import Lists
 from sbm.losses import LOSSES
 from sbm.rows import Arena
 from sbm.solver import problem as problem_module
-from sbm.solver import workers as workers_module
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import GapWatch
 from sbm.solver.problem import Damping, MultiProblem, OneClass, Problem, Rounds
 from sbm.solver.variables import DenseSet, ListPool
-from sbm.solver.workers import Workers
 
 # Kinds that one solver trains: two classes, targets, or all classes together.
 KINDS = [
@@ -289,47 +285,6 @@ def test_steps_keep_invariants_and_raise_dual(
     values = values or case not in SINGLE
     sim = make(case, seed, classes=classes, values=values, row_variables=row_variables, **options)
     check_steps(sim, seed, screened and sim.loss.rests)
-
-
-@pytest.mark.parametrize("case", SINGLE, ids=str)
-@given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 5), is_rich=st.booleans(),
-    rounds=st.integers(1, 4), bias=st.sampled_from([0.0, 1.5]),
-)  # fmt: skip
-def test_steps_of_workers_keep_invariants(case, seed, n, is_rich, **options):
-    weighted = is_rich and str(case) == DAMPED_WEIGHTS
-    sim = make(case, seed, rows_each=20, weighted=weighted, values=is_rich, **options)
-    with several_sums():
-        sim.solver.together = Workers(n, sim.problem, sim.solver.W)
-        check_steps(sim, seed, screened=False, rises=False)
-
-
-@pytest.mark.parametrize("case", SINGLE, ids=str)
-def test_workers_reach_the_optimum_in_any_threads(case):
-    def trained(spread, stop=None):
-        sim = make(case, 7, n_blocks=1, rows_each=90, rounds=20, bias=1.0, cache_rows=0)
-        sim.solver.together, sim.solver.spread = Workers(3, sim.problem, sim.solver.W), spread
-        for turn in range(20):
-            if turn == stop:  # the state is all that a resumed training has
-                state = {name: array.copy() for name, array in sim.solver.state().items()}
-                sim.solver.together = Workers(3, sim.problem, sim.solver.W)
-                sim.solver.restore(state)
-            sim.step(0)
-        return sim
-
-    with several_sums(), ThreadPoolExecutor(3) as pool:
-        sim, threaded, resumed = trained(map), trained(pool.map), trained(map, stop=5)
-    assert sim.certify()[0].relative_gap < 1e-4
-    assert threaded.solver.W.tobytes() == sim.solver.W.tobytes() == resumed.solver.W.tobytes()
-
-
-@contextmanager
-def several_sums():
-    """Make workers add up their changes several times per round."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers_module, "LEAST_NNZ", 40)
-        patch.setattr(workers_module, "FREQUENT", 2)
-        yield
 
 
 def check_steps(sim, seed, screened, passes=3, rises=True):

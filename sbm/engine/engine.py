@@ -28,7 +28,7 @@ from sbm.engine.clock import clock
 from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock, Pass, Seconds
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.pace import choose_cache_rows, choose_workers
+from sbm.engine.pace import choose_cache_rows
 from sbm.engine.prefetch import Prefetched
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
@@ -36,10 +36,9 @@ from sbm.engine.sync import Combiner
 from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem, Problem
+from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
-from sbm.solver.workers import Workers
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -200,11 +199,8 @@ class Engine:
             problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
             spread=self.team.map if n == 1 else map,
         )  # fmt: skip
-        workers = choose_workers(settings.threads, self.store, problem, n)
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
-        elif workers > 1 and isinstance(problem, Problem):
-            solver.together = Workers(workers, problem, W)
         return solver
 
     @contextmanager

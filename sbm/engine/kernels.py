@@ -22,8 +22,8 @@ from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 
 __all__ = [
-    "NEWTON", "RANKS", "SPARSE", "STREAM", "WEIGHTED", "WITHOUT_STORE", "WORKERS", "compile_ahead",
-    "is_ready", "kernels_of", "prepare",
+    "NEWTON", "RANKS", "SPARSE", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready",
+    "kernels_of", "prepare",
 ]  # fmt: skip
 
 STREAM = "stream-"
@@ -31,7 +31,6 @@ NEWTON = "-newton"  # second-order training
 SPARSE = "l1"
 WEIGHTED = "-weighted"  # weighted rows use separate kernels
 RANKS = "-ranks"  # so do several ranks
-WORKERS = "-workers"  # and several workers
 TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel
 WORKER_BYTES = 160_000_000  # resident memory of each, and of the process that starts them

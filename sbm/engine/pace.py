@@ -14,11 +14,6 @@ Blocks. A warm start needs few passes, so one pass too many is expensive. If a c
 the tolerance, the next pass visits only as many randomly chosen blocks as are needed if the gap
 keeps shrinking at the same rate. Then the model is certified again.
 
-Workers. With ``--threads`` above 2, so many workers solve side by side, if the rows have many times
-as many nonzeros as there are weights. Two workers are no faster than one: together they make more
-visits, and each visit takes longer. Only the setting counts, so the model does not depend on the
-cores of the machine.
-
 Cache. Rows whose alpha is strictly inside its bounds are visited until the end; the others come to
 rest. So with `auto` the next cache holds `ROOM` times as many rows as there were free alphas in the
 last pass, limited by `MOST_FRAC` of the working set and by memory. This depends on counts only.
@@ -31,12 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sbm.engine.memory import BASE_FRAC
-from sbm.solver.problem import AnyProblem, OneClass
-from sbm.store.blocks import BlockStore
 
 __all__ = [
     "LARGE_SAMPLE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
-    "choose_cache_rows", "choose_rounds", "choose_workers", "is_falling", "passes_left",
+    "choose_cache_rows", "choose_rounds", "is_falling", "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
@@ -69,9 +62,6 @@ LEAST_PASSES = 3  # before a switch to Newton's method
 # by this factor.
 TRIAL_SHARE, TRIAL_GROWTH = 0.05, 1.3
 ROOM = 1.5
-LEAST_WORKERS = 3
-# Nonzeros for several workers to pay: at least so many for each, and so many per weight.
-WORKER_NNZ, PER_WEIGHT = 500_000, 2
 
 
 @dataclass(frozen=True)
@@ -142,27 +132,6 @@ def choose_rounds(
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
-
-
-def choose_workers(
-    threads: int | None, store: BlockStore, problem: AnyProblem, learners: int
-) -> int:
-    """Return the number of workers that solve side by side.
-
-    Parameters
-    ----------
-    threads : int or None
-        As set by the user.
-    store : BlockStore
-    problem : Problem, MultiProblem or OneClass
-    learners : int
-        Problems that are solved side by side anyway.
-    """
-    if problem.listed or isinstance(problem, OneClass) or learners > 1:
-        return 1
-    n = threads or 1
-    pays = store.nnz >= n * max(WORKER_NNZ, PER_WEIGHT * store.n_features)
-    return n if n >= LEAST_WORKERS and pays else 1
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:

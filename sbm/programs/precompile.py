@@ -27,7 +27,6 @@ from sbm.engine.kernels import (
     SPARSE,
     STREAM,
     WEIGHTED,
-    WORKERS,
     compile_ahead,
     is_ready,
 )
@@ -62,7 +61,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 _MANY_CLASSES = ("multiclass", "one-vs-rest")
 _WITH_NEWTON = ("logistic", "svc", "svr", "multiclass")
-_WITH_WORKERS = ("logistic", "svc", "svr")
 # Other settings that use the same kernel with other types.
 _MORE = {
     "svr": [{"loss": "squared_error", "task": "classification"}],
@@ -148,8 +146,6 @@ def _tasks(losses: Iterable[str], dtype: str) -> list[tuple[list[str], str]]:
         commands = [kernel, kernel + WEIGHTED, STREAM + kernel]
         if kernel != "one-vs-rest":  # ranks usually divide the classes
             commands.append(kernel + RANKS)
-        if kernel in _WITH_WORKERS:
-            commands.append(kernel + WORKERS)
         if kernel in _WITH_NEWTON:
             commands += [kernel + NEWTON, kernel + NEWTON + WEIGHTED]
         tasks += [(commands, dtype), (commands, "ones")]
@@ -249,7 +245,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
         return _validate(value_type)
     if command.startswith(STREAM):
         return _stream(command.removeprefix(STREAM), value_type, folder)
-    from sbm.engine import pace, sync
+    from sbm.engine import sync
     from sbm.programs.info import check
     from sbm.programs.split import split
     from sbm.programs.train import train, train_ranks
@@ -268,8 +264,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
     if command != "split":
         weights = Path(folder, "weights.txt")
         weights.write_text("1\n" * text.count("\n"), "ascii")
-        kernel = command.removesuffix(RANKS).removesuffix(WORKERS)
-        kernel = kernel.removesuffix(WEIGHTED).removesuffix(NEWTON)
+        kernel = command.removesuffix(RANKS).removesuffix(WEIGHTED).removesuffix(NEWTON)
         l1 = vars(importlib.import_module("sbm.solver.l1"))
         usual_l1 = dict(l1)
         for k, chosen in enumerate([_SETTINGS[kernel], *_MORE.get(kernel, [])]):
@@ -281,10 +276,6 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             settings = Settings(**{**usual, **chosen})
             if WEIGHTED in command:
                 settings = replace(settings, weights=str(weights))
-            usual_sizes = pace.WORKER_NNZ, pace.PER_WEIGHT
-            if command.endswith(WORKERS):
-                settings = replace(settings, threads=pace.LEAST_WORKERS)
-                pace.WORKER_NNZ = pace.PER_WEIGHT = 0  # few rows suffice
             path = Path(folder, f"{command}-{k}.model")
             if command.endswith(RANKS):
                 usual_size = sync.DENSE
@@ -296,7 +287,6 @@ def _run(command: str, value_type: str, folder: Path) -> None:
                 train(store, path, settings)
             except MemoryPlanError as error:
                 train(store, path, replace(settings, mem=error.least_bytes))
-            pace.WORKER_NNZ, pace.PER_WEIGHT = usual_sizes
             if NEWTON in command:
                 most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # without a matrix
                 # The first weights are not the optimum.

@@ -71,7 +71,7 @@ class Damping:
     extra : float
         That of the extra feature.
     code : ndarray, shape (n_weights,), uint8
-        Bucket of each weight. None: see `bucket_of` in the kernels.
+        Bucket of each weight.
     worsts : ndarray, shape (3,), float64
         Violation above which rows at rest stay so; sum or maximum of violations of this round, and
         what to divide it by for the next.
@@ -79,7 +79,7 @@ class Damping:
 
     factors: npt.NDArray[np.float64]
     extra: float
-    code: npt.NDArray[np.uint8] | None
+    code: npt.NDArray[np.uint8]
     worsts: npt.NDArray[np.float64]
 
 

@@ -39,13 +39,12 @@ from scripts.bench import (
     text,
     training,
     tune,
-    workers,
 )
 from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, memory, drift,
-    optima, ranks, workers, sparse, newton, converge, charts, everything,
+    optima, ranks, sparse, newton, converge, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

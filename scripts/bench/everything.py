@@ -98,10 +98,6 @@ RESULTS = {
         "one thread and two",
         "bench threads --data TEXT --runs 3 -o OUT",
     ),
-    "workers": Result(
-        "threads that solve: passes, visits, and those of a thread beside one alone",
-        "bench workers --data TEXT -o OUT",
-    ),
     "tune": Result(
         "cross-validation of eight values of C on one stream, beside one training and beside "
         "each model trained alone: time, CPU time, bytes read",

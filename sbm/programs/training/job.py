@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
-from sbm.engine.kernels import RANKS, WORKERS, kernels_of, prepare
+from sbm.engine.kernels import RANKS, kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
-from sbm.engine.pace import choose_workers
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.newton import (
@@ -491,12 +490,9 @@ class TrainingPlan:
         )
         settings, problems, before = self.settings, self.share.problems, compile_seconds()
         kernels = kernels_of(settings, problems, self.store.has_weights)
-        if settings.penalty == "l2" and settings.solver != "newton":
-            n = len(problems) + len(self.spare)
-            if self.share.adding.size > 1:
-                kernels += RANKS
-            elif choose_workers(settings.threads, self.store, problems[0], n) > 1:
-                kernels += WORKERS
+        sums_changes = settings.penalty == "l2" and settings.solver != "newton"
+        if sums_changes and self.share.adding.size > 1:
+            kernels += RANKS
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
         if self.spare:
             prepare("validate", self.store.value_type, self.options.progress)

@@ -22,7 +22,6 @@ from sbm.engine.memory import (
     plan_training,
     row_place_bytes,
 )  # fmt: skip
-from sbm.engine.pace import choose_workers
 from sbm.engine.problems import choose_task, make_problems
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
@@ -223,15 +222,11 @@ def shape_of(
         shared = COMM_BYTES + sum(shared_bytes(n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * (settings.scale != "none")
     accelerated = is_wide(settings, store, problems) and accelerates(problems[0], processes)
-    workers = choose_workers(settings.threads, store, problems[0], len(problems) * models)
     return Shape(
         n_weights=n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=problems[0].listed,
-        copies=copies
-        + (settings.warm_start is not None)
-        + (processes > 1)
-        + (workers if processes == 1 and workers > 1 else 0),
+        copies=copies + (settings.warm_start is not None) + (processes > 1),
         row_bytes=4 * targets
         + 8 * has_weights(settings, store)
         + _HELD_OUT_ROW * held_out

@@ -1,4 +1,4 @@
-"""Changes of W that several processes or workers add up; see sync.py and workers.py.
+"""Changes of W that several processes add up; see sync.py.
 
 Each process moves its own copy of W by `damping` times its change, by bucket of weights, so that
 its change since the last sum is (W - base) / damping. The code of a weight is the number of its
@@ -9,16 +9,13 @@ and are never listed.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import EXTRA, bucket_of
-
 __all__ = [
-    "add_up", "apply", "count", "learn", "list_changed", "receive", "receive_frequent", "settle",
+    "apply", "count", "learn", "list_changed", "receive", "receive_frequent", "settle",
     "settle_all", "take", "take_all", "take_frequent",
 ]  # fmt: skip
 
 _LISTED = np.uint8(128)
 _BUCKET = np.uint8(127)
-_REASSOCIATED = {"reassoc", "contract"}
 
 
 @njit(nogil=True, error_model="numpy")
@@ -190,67 +187,3 @@ def settle_all(W, base, code, squares):
             W[j, c] = base[j, c] + change
     squares[len(squares) - 2] = cross
     squares[len(squares) - 1] = size
-
-
-@njit(nogil=True, error_model="numpy", fastmath=_REASSOCIATED)
-def _add_up(first, last, inverse, w, views, scratch, sums, bucket):
-    """Add up the workers' changes of some weights of one bucket; `scratch` has room for them."""
-    n = np.uint64(last - first)
-    total = scratch[0]
-    square = scratch[1]
-    start = np.uint64(first)
-    for i in range(n):
-        total[i] = 0.0
-        square[i] = 0.0
-    for t in range(np.uint64(len(views))):
-        for i in range(n):
-            change = views[t, start + i] - w[start + i]
-            total[i] += change
-            square[i] += change * change
-    a = 0.0
-    b = 0.0
-    c = 0.0
-    for i in range(n):
-        change = total[i] * inverse
-        a += change * change
-        b += square[i]
-        new = w[start + i] + change
-        c += new * new
-        w[start + i] = new
-    for t in range(np.uint64(len(views))):
-        for i in range(n):
-            views[t, start + i] = w[start + i]
-    sums[0, bucket] += a
-    sums[1, bucket] += b * inverse * inverse
-    sums[2, bucket] += c
-
-
-@njit(nogil=True, error_model="numpy")
-def add_up(first, last, has_extra, damping, w, views, scratch, sums):
-    """Add up the changes that several workers made to their views of W.
-
-    Given W, before the changes d_t, and views W + σ d_t, W and all views become W + Σ d_t.
-
-    Parameters
-    ----------
-    first, last : int
-        The weights to add up.
-    has_extra : bool
-        Whether the last weight of all is that of the extra feature.
-    damping : (n_buckets,) float64
-        σ by bucket.
-    w : (n_weights,) float64, in place
-    views : (n_workers, n_weights) float64, in place
-    scratch : (2, size) float64
-    sums : (3, n_buckets) float64, added to in place
-        |Σ d_t|², Σ |d_t|² and |w|² after the sum, by bucket.
-    """
-    j = first
-    end = min(last, len(w) - has_extra)
-    while j < end:
-        bucket = bucket_of(j, None)
-        k = min(end, (np.int64(2) << np.int64(bucket)) - 1, j + scratch.shape[1])
-        _add_up(j, k, 1.0 / damping[bucket], w, views, scratch, sums, bucket)
-        j = k
-    if j < last:
-        _add_up(j, last, 1.0 / damping[EXTRA], w, views, scratch, sums, EXTRA)

@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "EXTRA", "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round", "bucket_of",
+    "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round",
     "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
     "is_last", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
     "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
@@ -235,16 +235,6 @@ def prefetch(typing_context, array, index):
     return types.void(array, types.intp), generate
 
 
-@intrinsic
-def leading_zeros(typing_context, number):
-    """Return the number of leading zeros of a uint64 that is not 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), generate
-
-
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def prefetch_coming(awake, s, places, starts, lengths, y, indices, alpha, score):
     """Prefetch the nonzeros of a row that is visited soon after visit s, and a later one's entries.
@@ -354,15 +344,6 @@ def add(indices, values, begin, end, w, step):
 
 _MOST_REST = np.uint8(8)
 OUT = np.uint8(255)  # at rest until the last round
-EXTRA = np.uint64(31)  # bucket of the extra feature, if buckets follow from the numbers of weights
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def bucket_of(j, code):
-    """Return the bucket of weight j: from `code`, or ⌊log2(j + 1)⌋ if it is None."""
-    if code is None:
-        return np.uint64(63) - np.uint64(leading_zeros(np.uint64(j) + np.uint64(1)))
-    return np.uint64(code[j])
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -371,7 +352,7 @@ def damped_square(indices, values, begin, end, damping, code):
     a = 0.0
     for p in range(begin, end):
         v = 1.0 if values is None else np.float64(values[p])
-        a += v * v * damping[bucket_of(np.uint32(indices[p]), code)]
+        a += v * v * damping[code[np.uint32(indices[p])]]
     return a
 
 
@@ -381,7 +362,7 @@ def add_damped(indices, values, begin, end, w, step, damping, code):
     for p in range(begin, end):
         j = np.uint32(indices[p])
         v = step if values is None else step * np.float64(values[p])
-        w[j] += v * damping[bucket_of(j, code)]
+        w[j] += v * damping[code[j]]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -108,12 +108,12 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         rest : (n,) uint8, in place
             Turns that each row is left alone; see `rest_longer`.
         damping : (n_buckets,) float64, or None
-            If several processes or workers are summed: the factor of curvature and step of w, by
+            If several processes are summed: the factor of curvature and step of w, by
             bucket of features. Then a call visits the rows in `awake` once.
         damping_extra : float
             That of the extra feature.
         code : (n_weights,) uint8, or None
-            Bucket of each weight; None: see `bucket_of`.
+            Bucket of each weight.
         worsts : (3,) float64, in place, or None
             With `damping`: as `limit`, largest violation of the previous round; that of this round
             so far; 1.
