@@ -1,6 +1,6 @@
 """What mkdocs needs to know of this repository; ``mkdocs.yml`` names this file.
 
-Pages link to files outside ``docs/`` as they lie in the repository: ``../scripts/results/plan.md``.
+Pages link to files outside ``docs/`` as they lie in the repository: ``../scripts/results/grid.md``.
 The site holds each file that a page links to, under its path in the repository.
 """
 

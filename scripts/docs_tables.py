@@ -107,7 +107,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": numbers.speed,
     "tuning": numbers.tuning,
     "nightly": numbers.nightly,
-    "planning": numbers.planning,
     "bounds": numbers.bounds,
     "newton": numbers.newton,
     "conjugate": numbers.conjugate,

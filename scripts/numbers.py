@@ -336,17 +336,6 @@ def nightly() -> str:
     )
 
 
-def planning() -> str:
-    """Return how good estimates are."""
-    found = [(one["taken_seconds"], 1 / one["foreseen_of_taken"]) for one in result("plan")["rows"]]
-    long, short = ([f for s, f in found if (s >= 2) == is_long] for is_long in (True, False))
-    return (
-        "[Measured](../scripts/results/plan.md): trainings of two seconds and more took "
-        f"{min(long):.1f} to {max(long):.1f} times the likely time, shorter ones {min(short):.1f} "
-        f"to {max(short):.1f} times, because much of them is start-up.\n"
-    )
-
-
 def bounds() -> str:
     """Return the shares of --mem that commands use."""
     found: dict[str, float] = {}
@@ -416,12 +405,10 @@ def machines() -> str:
         title = one["problem"] if one["problem"] != shown else ""
         shown = one["problem"]
         numbers = [f"{one[k]:,}" for k in ("processes", "passes", "million visits")]
-        bytes_sent = [f"{one['MB sent']:,}", f"{one['MB foreseen']:,} ({one['range']})"]
-        if one["processes"] == 1:
-            bytes_sent = ["", ""]
-        rows.append([title, *numbers, f"{one['work of the busiest']}", *bytes_sent])
+        sent = "" if one["processes"] == 1 else f"{one['MB sent']:,}"
+        rows.append([title, *numbers, f"{one['work of the busiest']}", sent])
     titles = ["data", "processes", "passes", "million visits, all processes",
-              "work of the busiest", "MB sent by each", "MB foreseen"]  # fmt: skip
+              "work of the busiest", "MB sent by each"]  # fmt: skip
     return _table(titles, rows)
 
 
@@ -434,11 +421,9 @@ def machine_times() -> str:
             one["problem"] if one is alone else "", str(one["processes"]),
             f"{one['seconds']:.2f} s", f"{alone['seconds'] / one['seconds']:.2f}",
             f"{one['seconds of solving']:.2f} s", f"{one['CPU seconds of the busiest']:.2f} s",
-            f"{one['seconds foreseen']:g} s ({one['range']})",
         ])  # fmt: skip
     titles = [
         "data", "processes", "training", "speed-up", "solving and sums", "CPU time of the busiest",
-        "foreseen",
     ]  # fmt: skip
     return _table(titles, rows)
 

@@ -338,19 +338,15 @@ def test_memory_error_continues_with_fewer_columns(
     assert Run.read(store.with_suffix(".model.run"))["bound"] < settings["mem"]
 
 
-def test_plan_foresees_passes(tmp_path: Path) -> None:
+def test_plan_is_that_of_the_training(tmp_path: Path) -> None:
     store = wide(tmp_path)
     with pytest.raises(sbm.MemoryPlanError) as refusal:
         train(store, loss="log_loss", penalty="l1", mem="10MB")
     for mem, penalty in ((10**9, "elasticnet"), (refusal.value.least_bytes + QUARTER, "l1")):
         settings = {"loss": "log_loss", "penalty": penalty, "C": 3.0, "mem": mem}
-        plan, (_, report) = sbm.plan(store, settings, seconds=60), train(store, **settings)
-        assert plan["is_measured"]
-        assert plan["passes"] == [report["passes"]] * 3
+        plan, (_, report) = sbm.plan(store, settings), train(store, **settings)
         assert plan["memory"]["columns"] > 0
         assert plan["decoded_blocks"] == report["decoded_blocks"]
-    few = sbm.plan(store, settings, seconds=1e-9)
-    assert few["passes"][0] <= few["passes"][1] < few["passes"][2]
     with pytest.raises(sbm.SettingsError, match="--cache-frac"):
         sbm.plan(store, {**settings, "cache_frac": 0.1})
 

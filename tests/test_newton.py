@@ -212,14 +212,6 @@ def test_newton_calibrates_like_dual(loss: str, tmp_path: Path) -> None:
     assert found["newton"]["A"] == pytest.approx(found["dual"]["A"], rel=0.02)
 
 
-def test_plan_foresees_the_switch(tmp_path: Path) -> None:
-    X, y = income_table(20_000)
-    store, chosen = make_store(tmp_path, X, y), {"bias": 1.0, "loss": "squared_hinge", "C": 10.0}
-    for solver in ("auto", "newton", "dual"):
-        plan = sbm.plan(store, {**chosen, "solver": solver}, seconds=3)
-        assert plan["solver"] == ("dual" if solver == "dual" else "newton")
-
-
 def test_plan_includes_the_hessian(tmp_path: Path) -> None:
     X, y = Case("hinge", 2).rows()
     store = make_store(tmp_path, np.hstack([X] * 400), y)

@@ -34,7 +34,6 @@ INSTEAD = {
     r"eval \"\$\(_SBM_COMPLETE=.*": "",
     r"-launcher ssh -hosts \S+ ": "",
     r"--follow\b": "--follow --idle-timeout 0.2s",
-    r"sbm plan ": "sbm plan --seconds 0.1 ",
     r"sbm tune ": "sbm tune --tol 0.5 ",
 }
 STORES = {"big.sbm": "big.svm", "week.sbm": "day1.svm.gz", "news.sbm": "news.svm"}

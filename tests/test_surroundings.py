@@ -413,7 +413,7 @@ import sbm
 sbm.split("a.svm", "other.sbm", blocks=2)
 sbm.split("a.svm", "other.sbm", blocks=2, force=True)
 sbm.train("other.sbm", "other.model", {"weights": "weights.txt"})
-print(sbm.predict("other.model", "a.svm")["rows"], sbm.plan("other.sbm", seconds=0.1)["rows"])
+print(sbm.predict("other.model", "a.svm")["rows"], sbm.plan("other.sbm")["rows"])
 """
 
 

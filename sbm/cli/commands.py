@@ -496,29 +496,22 @@ def tune(
 @settings_of("plan")
 @some(LIBLINEAR.values())
 @click.option(
-    "--seconds", type=float, default=5.0, metavar="S",
-    help="Measurement time; longer gives better estimates.  [default: 5]",
-)  # fmt: skip
-@click.option(
     "--launch", type=int, default=1, metavar="N",
-    help="Estimate for N processes, each with a core and a disk of its own.  [default: 1]",
+    help="Plan for N processes, each with a core and a disk of its own.  [default: 1]",
 )  # fmt: skip
 @shared
 def plan(
-    terminal: Terminal, store: Path | None, seconds: float, launch: int, config: Path | None,
-    **options: Any,
-) -> None:  # fmt: skip
-    """Estimate memory, passes and time of a training.
+    terminal: Terminal, store: Path | None, launch: int, config: Path | None, **options: Any
+) -> None:
+    """Plan the memory of a training, and measure what a pass takes.
 
-    Disk, decoding and solving are measured for a few seconds, on some rows of the store and with
-    the settings of the training. Estimates are shown with a range. With --launch, memory is that of
-    each process, and the cost of their sums is estimated from counts; the least is for one machine,
-    the most for a network of 1 Gbit/s.
+    Disk, decoding and solving are measured on some rows of the store, in less than a second, with
+    the settings of the training. With --launch, the plan is that of each process.
     """
     from sbm.programs.plan import plan as job
 
     settings = read_settings(config, options)
-    report = job(store, settings, seconds=seconds, processes=launch, progress=terminal)
+    report = job(store, settings, processes=launch, progress=terminal)
     terminal.answer(report, show.plan)
 
 

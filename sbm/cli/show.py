@@ -1,11 +1,11 @@
 """Turn the reports of programs into lines of text, one function per program."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
+from sbm.units import count, format_label, format_number, format_size
 
 Report = dict[str, Any]
 Lines = Iterator[str]
@@ -186,7 +186,8 @@ def train(report: Report) -> Lines:
         f"after {count(report['passes'], 'pass')}"
     )
     if report.get("switched_after") is not None:
-        yield f"solver: {_solver(report)}"
+        passes = count(report["switched_after"], "pass")
+        yield f"solver: dual for {passes}, then {report['solver']}"
     if report.get("validation"):
         yield from _validation(report)
     if report["was_finished"]:  # its cost is not that of this command
@@ -312,73 +313,49 @@ def _tuned(row: Report) -> str:
 
 
 def plan(report: Report) -> Lines:
-    """Show the estimates for a training, one per line."""
+    """Show the plan of a training, one fact per line."""
     memory = dict(report["memory"])
-    total, n_blocks, size = memory.pop("total"), report["blocks"], report["bytes_a_pass"]
+    total, n_blocks = memory.pop("total"), report["blocks"]
     items = ", ".join(f"{name} {format_size(n)}" for name, n in memory.items())
     yield (
         f"{report['store']}: {count(report['rows'], 'row')}, "
         f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')}"
     )
-    passes = _with_range(report["passes"], "{:,}")
-    if report["passes"][2] >= report["max_passes"]:
-        passes += f", --max-passes is {report['max_passes']:,}"
-    if report["solver"] != "newton" and not report["trials"][-1]["is_done"]:
-        passes += "; no trial finished, raise --seconds for a better estimate"
+    is_sparse, n_turns = report["solver"] is None, report["turns"]
+    each = "in each process" if report["processes"] > 1 else ""
     for name, text in {
-        "memory": f"{format_size(total)} of {format_size(report['mem'])}: {items}",
+        "memory": f"{format_size(total)} of {format_size(report['mem'])} {each}".rstrip()
+        + f": {items}",
         "blocks": f"{n_blocks:,}, of up to {count(report['block_rows'], 'row')} and "
         f"{count(report['block_nnz'], 'nonzero')}",
-        "cache": f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
+        "cache": ""
+        if is_sparse
+        else f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
         "decoded": f"{report['decoded_blocks']:,} of {count(n_blocks, 'block')} "
         f"{'stays' if n_blocks == 1 else 'stay'} in memory "
-        f"({format_size(report['decoded_bytes'])}); later passes read "
-        f"{format_size(report['bytes_read_again'])}",
-        "reading": f"{format_size(size)} in the first pass, "
-        f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
+        f"({format_size(report['decoded_bytes'])})",
+        "reading": f"{format_size(report['bytes_a_pass'])} in the first pass, "
+        f"{format_size(report['bytes_read_again'])} in later passes",
+        "speed": f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
         f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
-        "solving": f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s",
-        "per pass": _with_range(report["seconds_a_pass"], "{:.3g}") + " s",
-        "solver": _solver(report),
-        "passes": passes,
-        "ranks": _ranks(report) if report["processes"] > 1 else "",
-        "total": _in_time(report["seconds"]) + _turns(report),
+        "solver": "" if is_sparse else report["solver"],
+        "pass": _pass(report),
+        "turns": f"{n_turns}, of some classes each" if n_turns > 1 else "",
     }.items():
-        if text and (report["solver"] is not None or name not in ("cache", "solver")):  # of l1
+        if text:
             yield f"{name:>8}  {text}"
 
 
-def _ranks(report: Report) -> str:
-    """Return what several processes send to each other."""
-    often, full = report.get("sums", (0, 0))
-    sizes = [format_size(round(size)) for size in report.get("bytes_sent", ())]
-    sums = f"{count(often, 'sum')} a round, {full:,} of all weights; " if often else ""
-    sent = _with_range(sizes, "{}")
-    return f"{count(report['processes'], 'process')}; {sums}each sends {sent}"
-
-
-def _turns(report: Report) -> str:
-    n = report.get("turns", 1)
-    return f", in {n} turns of some classes each" if n > 1 else ""
-
-
-def _solver(report: Report) -> str:
-    """Return the solvers of a training in words."""
-    if report["switched_after"] is None:
-        return str(report["solver"])
-    return f"dual for {count(report['switched_after'], 'pass')}, then {report['solver']}"
-
-
-def _with_range(figures: Sequence[Any], form: str) -> str:
-    """Format an estimate and its range."""
-    least, likely, most = (form.format(figure) for figure in figures)
-    return f"about {likely} ({least} to {most})"
-
-
-def _in_time(seconds: list[float]) -> str:
-    """Format durations in the unit that suits the likely one."""
-    size, unit = choose_unit(seconds[1], TIME)
-    return f"{_with_range([s / size for s in seconds], '{:.3g}')} {unit}"
+def _pass(report: Report) -> str:
+    """Return what the first pass of a training takes."""
+    seconds = report["seconds_a_round"]
+    if seconds is None:
+        return ""
+    rate = f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s"
+    if report["solver"] is None:
+        return f"{seconds:.2g} s to look at all rows, {rate}"
+    rounds = count(report["rounds"], "round")
+    return f"up to {rounds} of {seconds:.2g} s each, {rate} solved"
 
 
 def stream(report: Report) -> Lines:

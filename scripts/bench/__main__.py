@@ -32,7 +32,6 @@ from scripts.bench import (
     newton,
     nightly,
     optima,
-    plan,
     ranks,
     sparse,
     stream,
@@ -43,7 +42,7 @@ from scripts.bench import (
 from scripts.bench.registry import Registry, main
 
 MODULES = (
-    grid, text, kernel, stream, training, tune, plan, nightly, memory, drift,
+    grid, text, kernel, stream, training, tune, nightly, memory, drift,
     optima, ranks, sparse, newton, converge, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {

@@ -123,11 +123,6 @@ def train_throttled(
     return run_process([sys.executable, "-c", THROTTLED_CHILD, *arguments]).json()
 
 
-def plan(store: Path, **options: Any) -> dict[str, Any]:
-    """Run ``sbm plan``; return its report."""
-    return run_process(sbm_command("plan", store, *option_words(options), "--json")).json()
-
-
 def splitting_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
     """The options of ``sbm split`` among the arguments, some of them replaced."""
     return {"blocks": args.blocks, "mem": args.split_mem or args.mem} | changes

@@ -41,7 +41,6 @@ class Result:
 _TABLE2 = "--data TEN --test TEN_TEST --data TEXT --test TEST"
 _NEWTON = "--seconds 10"
 _NIGHTLY = "--data SMALL --also A9A --mems 2GB,150MB --costs 0.01,1"
-_PLAN = "--data SMALL --data A9A --data W8A -C 0.1,1 --losses hinge,squared_hinge --runs 2"
 _GRID = "--data prep=TEXT --data ten=TEN --data trigrams=TRIGRAMS --data digits=DIGITS --resume"
 RESULTS = {
     "start": Result("`sbm --help` beside the import of numpy", "bench start --runs 9 -o OUT"),
@@ -107,10 +106,6 @@ RESULTS = {
         "warm starts beside trainings from scratch, in updates, passes and bytes",
         f"bench nightly {_NIGHTLY} -o OUT",
     ),
-    "plan": Result(
-        "estimates of `sbm plan`, with their range, beside the trainings",
-        f"bench plan {_PLAN} -o OUT",
-    ),
     "memory": Result(
         "peak resident memory against `--mem`, from outside",
         "bench memory --mems 180MB,256MB,400MB --split-mems 180MB,1GB -o OUT",
@@ -138,7 +133,7 @@ RESULTS = {
         "bench sparse --reference REFERENCE --trigrams TRIGRAMS --resume -o OUT",
     ),
     "ranks": Result(
-        "processes that train one model over MPI: passes, visits, bytes sent and foreseen; time",
+        "processes that train one model over MPI: passes, visits, bytes sent, time",
         "bench ranks --reference REFERENCE --trigrams TRIGRAMS -o OUT",
     ),
     "report": Result(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sbm
 from scripts.bench.data import make_text
 from scripts.bench.newton import write_table
 from scripts.bench.optima import write_text
@@ -29,7 +28,6 @@ BLOCKS = 16
 FEW, MANY, MOST = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TOL, TOL_OF_CLASSES = 1e-3, 1e-2
 MOST_PASSES = 1000
-PLAN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -129,18 +127,12 @@ def add_rows(problem: Problem, bench: Bench, report: Report, prefix: Path | None
         mine = found[0]["report"]
         alone = alone or mine
         busiest = sum(map(max, zip(*(one["visits"] for one in found), strict=True)))
-        plan = sbm.plan(
-            bench.store(problem), problem.settings, seconds=PLAN_SECONDS, processes=size
-        )
-        sent = max(one["sent"] for one in found)
-        low, likely, high = plan["bytes_sent"]
         report.rows.append({
             "problem": problem.title, "tol": problem.tol, "processes": size,
             "passes": mine["passes"], "million visits": _short(mine["visits"]),
             "work of the busiest": round(busiest * size / alone["visits"], 2),
-            "MB sent": _short(sent), "MB foreseen": _short(likely),
-            "range": f"{_short(low):g} to {_short(high):g}",
-            "within": low <= sent <= high, "certified_gap": f"{mine['relative_gap']:.1e}",
+            "MB sent": _short(max(one["sent"] for one in found)),
+            "certified_gap": f"{mine['relative_gap']:.1e}",
             "ok": mine["dual"] <= alone["primal"] * (1 + 1e-6)
             and mine["primal"] >= alone["dual"] * (1 - 1e-6)
             and mine["relative_gap"] <= problem.tol,
@@ -161,15 +153,11 @@ def add_times(problem: Problem, bench: Bench, report: Report, runs: int) -> None
         for size, some in found.items():
             some.append(bench.run(problem, size))
     for size, some in found.items():
-        plan = sbm.plan(bench.store(problem), problem.settings, processes=size)
-        low, likely, high = plan["seconds"]
-        seconds = median([one[0]["seconds"] for one in some])
         report.tables.setdefault("time", []).append({
-            "problem": problem.title, "processes": size, "seconds": seconds,
+            "problem": problem.title, "processes": size,
+            "seconds": median([one[0]["seconds"] for one in some]),
             "seconds of solving": median([one[0]["report"]["seconds"]["solve"] for one in some]),
             "CPU seconds of the busiest": median([max(o["cpu"] for o in one) for one in some]),
-            "seconds foreseen": round(likely, 2), "range": f"{low:.2g} to {high:.2g}",
-            "within": low <= seconds <= high,
         })  # fmt: skip
 
 
@@ -219,7 +207,7 @@ def ranks(args: argparse.Namespace, report: Report) -> None:
     weights, times the processes, against the visits of one process: 1 for a perfect division.
 
     MB sent: by the process that sends most, with certificates. seconds: from start to end of all
-    processes. foreseen: what sbm plan says is likely, and its range.
+    processes.
     """
     if args.quick == (args.reference is not None):
         raise BenchError("either --reference FOLDER or --quick is needed")
@@ -230,5 +218,3 @@ def ranks(args: argparse.Namespace, report: Report) -> None:
         add_times(problem, bench, report, args.runs)
     for problem in problems:
         add_rows(problem, bench, report, args.prefix)
-    within = sum(row["within"] for row in report.rows)
-    report.notes.append(f"bytes within the range of sbm plan: {within} of {len(report.rows)}")

@@ -137,7 +137,7 @@ OPTIONS: dict[str, Option] = {
     "grid": Option(str, "values of C for sbm tune; -C is for the single training"),
     "folds": Option(_count, "--folds of sbm tune"),
     "alone": Option(bool, "also train each model of each fold separately"),
-    "seconds": Option(_positive, "--seconds of sbm plan"),
+    "seconds": Option(_positive, "time limit of a training"),
     "mems": Option(str, "--mem of sbm train; nights use the first one"),
     "costs": Option(_positive, "other values of C"),
     "nights": Option(_count, "number of nights of each kind"),
