@@ -468,6 +468,12 @@ class Settings:
         "solve if there are enough rows; the model then depends on N.",
         metavar="N", unset="all cores",
     )
+    remote_timeout: float | str = _setting(
+        "60s",
+        _Rule(float, read=parse_duration, holds=_is_positive, expected="a positive time"),
+        "Maximum time to wait for data from the server of a remote input.", metavar="T",
+        commands="train stream", ignored_by="tune plan",
+    )
     # fmt: on
 
     def __post_init__(self) -> None:
