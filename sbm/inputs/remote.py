@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from sbm.errors import DataError
 from sbm.settings import SETTINGS
+from sbm.units import count
 
 RANGE = 4 << 20  # bytes read at a time
 MEMORY = 60_000_000 + 2 * RANGE  # bytes that fsspec and two ranges take
@@ -222,13 +223,13 @@ async def _insist(
         except TimeoutError as error:
             raise DataError(
                 f"cannot read {url}: the server sent nothing for {terms.timeout:g} s "
-                "(--remote-timeout); run the command again"
+                "(--remote-timeout); try again later, or wait longer"
             ) from error
         except Exception as caught:  # each file system has errors of its own
             what, tries, reason = _judge(caught, is_first)
             if attempt >= tries:
-                count = f" (after {tries} tries)" if tries > 1 else ""
-                raise DataError(f"cannot read {url}: {what}{count}") from reason
+                often = f" (after {tries} tries)" if tries > 1 else ""
+                raise DataError(f"cannot read {url}: {what}{often}") from reason
             terms.note(f"{url}: {what}; trying again in {wait:g} s")
         await asyncio.sleep(wait)
         attempt, wait = attempt + 1, 2 * wait
@@ -245,6 +246,8 @@ def _judge(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
 
         if isinstance(error, aiohttp.TooManyRedirects):
             return "too many redirects", 1, error
+        if isinstance(error, getattr(aiohttp, "NonHttpUrlClientError", ())):
+            return f"redirected to {what}", 1, error
         if isinstance(error, aiohttp.InvalidURL):
             return "the URL is invalid", 1, error
         if isinstance(error, aiohttp.ClientResponseError):  # no HTTP, or headers without end
@@ -337,7 +340,7 @@ class _WebFile:
         """Read on in the only answer of a server without ranges."""
         import aiohttp
 
-        size, why = self.version["length"], "the connection was closed"
+        size, why = self.version["length"], "the file ended"
         try:
             await self._fill(answer, part, RANGE)
             if len(part) == RANGE or size in (None, begin + len(part)):
@@ -345,7 +348,8 @@ class _WebFile:
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError) as error:
-            why = _first_line(error)
+            is_end = isinstance(error, aiohttp.ClientPayloadError)
+            why = "the connection was closed" if is_end else _first_line(error)
         raise DataError(
             f"cannot read {self._url}: it broke off after {begin + len(part):,} bytes ({why}), and "
             "the server cannot continue there, because it does not support ranges; run the "
@@ -439,8 +443,8 @@ class _WebFile:
         n = last - first + 1
         if sent not in (None, n):
             raise DataError(
-                f"{self._url}: the server was asked for {n:,} bytes and sends {sent:,}; download "
-                "the file first"
+                f"{self._url}: the server was asked for {count(n, 'byte')} and sends {sent:,}; "
+                "download the file first"
             )
         return n, {"length": total_bytes, **marks}
 
@@ -528,7 +532,7 @@ def _refuse_change(url: str, before: Version, now: Version) -> None:
     for name, old in before.items():
         new = now.get(name)
         if new != old and (name != "length" or None not in (old, new)):
-            was, is_now = (f"{x:,} bytes" if isinstance(x, int) else x for x in (old, new))
+            was, is_now = (count(x, "byte") if isinstance(x, int) else x or "-" for x in (old, new))
             raise DataError(
                 f"{url} changed while it was read: its {name} was {was} and now is {is_now}; run "
                 "the command again when the file is complete"
