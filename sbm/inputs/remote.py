@@ -1,8 +1,8 @@
 """Inputs on other machines, ``https://``, ``s3://`` and so on, through fsspec.
 
 A file is read in large ranges, one of them ahead. A range that fails is read again, so a dropped
-connection costs only the rest of the range. Everything runs in fsspec's event loop, in a thread
-that does not keep the process alive, and can be given up at any time.
+connection costs only the rest of the range. Everything runs in threads that can be given up at any
+time, and that do not keep the process alive.
 
 fsspec reads the body of an HTTP answer as a whole before it looks at the status. `_WebFile` uses
 fsspec's session instead, judges an answer by its status and headers, and reads no more than that.
@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -121,9 +122,14 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise DataError(
             f"reading {url} needs fsspec, which is not installed; run pip install fsspec aiohttp"
         ) from None
-    schemes = [part.partition("://")[0].lower() for part in url.split("::")]
-    web = {scheme: {"get_client": _client} for scheme in schemes if scheme in _WEB}
+    url = _URL.sub(lambda found: found[0].lower(), url, count=1)
+    schemes = [part.partition("://")[0] for part in url.split("::")]
+    # fsspec's own loop resolves names in threads that would keep the process alive.
+    mine = {"get_client": _client, "loop": _loop()}
     try:
+        if schemes[0] in _WEB and url.startswith("[", len(f"{schemes[0]}://")):
+            return fsspec.filesystem(schemes[0], **mine), url  # no chain, but an IPv6 address
+        web = {scheme: mine for scheme in schemes if scheme in _WEB}
         fs, path = fsspec.core.url_to_fs(url, **web)
     except (ValueError, ImportError, OSError) as error:
         raise DataError(f"cannot read {url}: {_first_line(error)}") from error
@@ -165,11 +171,35 @@ def _started(what: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     return asyncio.run_coroutine_threadsafe(what, _loop())
 
 
+@functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    from fsspec.asyn import get_loop
-
-    loop: asyncio.AbstractEventLoop = get_loop()
+    """Return an event loop that runs in a thread, and calls functions in others."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(_Daemons())
+    threading.Thread(target=loop.run_forever, name="sbm-remote", daemon=True).start()
     return loop
+
+
+os.register_at_fork(after_in_child=_loop.cache_clear)
+
+
+class _Daemons(concurrent.futures.ThreadPoolExecutor):
+    """Makes each call in a thread of its own; the process does not wait for it at its end."""
+
+    def submit(
+        self, function: Callable[..., T], /, *arguments: Any, **named: Any
+    ) -> concurrent.futures.Future[T]:
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        done.set_running_or_notify_cancel()
+
+        def call() -> None:
+            try:
+                done.set_result(function(*arguments, **named))
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=call, name="sbm-remote-call", daemon=True).start()
+        return done
 
 
 def _result(future: concurrent.futures.Future[T], is_stopped: Callable[[], bool]) -> T:
@@ -182,21 +212,6 @@ def _result(future: concurrent.futures.Future[T], is_stopped: Callable[[], bool]
         future.cancel()
         raise
     return future.result()
-
-
-async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a thread of its own, which is left alone if it hangs."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def call() -> None:
-        done.set_running_or_notify_cancel()
-        try:
-            done.set_result(function(*arguments))
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=call, name="sbm-remote", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 async def _insist(
@@ -228,7 +243,10 @@ async def _insist(
         except Exception as caught:  # each file system has errors of its own
             what, tries, reason = _judge(caught, is_first)
             if attempt >= tries:
-                often = f" (after {tries} tries)" if tries > 1 else ""
+                often = {
+                    _FEW: f" (after {tries} tries); check the address and the network",
+                    _TRIES: f" (after {tries} tries); try again later",
+                }.get(tries, "")
                 raise DataError(f"cannot read {url}: {what}{often}") from reason
             terms.note(f"{url}: {what}; trying again in {wait:g} s")
         await asyncio.sleep(wait)
@@ -256,13 +274,20 @@ def _judge(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
                 1,
                 error,
             )
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            why = getattr(error.certificate_error, "verify_message", what)
+            what = f"its certificate is not trusted ({why}); SSL_CERT_FILE names others to trust"
+            return what, 1, error
         if isinstance(error, aiohttp.ClientSSLError):
-            return f"no secure connection ({_first_line(error)})", 1, error
+            why = getattr(error.os_error, "reason", what)
+            return f"no secure connection to {error.host}:{error.port} ({why})", 1, error
         if isinstance(error, aiohttp.ClientConnectorError):
             number = error.os_error.errno or 0
             why = os.strerror(number) if number > 0 else error.os_error.strerror or what
             what = f"cannot connect to {error.host}:{error.port} ({why})"
             return what, _FEW if is_first else _TRIES, error
+    if isinstance(error, OSError):
+        what = error.strerror or what
     return what, 1 if isinstance(error, _FINAL) else _TRIES, error
 
 
@@ -401,7 +426,8 @@ class _WebFile:
         if status in _PASSING:
             raise OSError(what)
         if status not in (200, 206, 416):
-            raise DataError(f"cannot read {self._url}: {what}")
+            advice = "; check the address and your rights to it" if status in (401, 403) else ""
+            raise DataError(f"cannot read {self._url}: {what}{advice}")
         coding = headers.get("Content-Encoding", "").strip().lower()[:40]
         if status != 416 and coding not in ("", "identity"):
             raise self._encoded(coding)
@@ -484,7 +510,7 @@ class _ServiceFile:
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         async with asyncio.timeout(self._timeout):
-            return await _in_thread(function, *arguments)
+            return await asyncio.to_thread(function, *arguments)
 
     async def look(self) -> None:
         """Ask for the version. Raises `DataError` if it is not that of before."""
@@ -557,7 +583,7 @@ def find_remote(url: str) -> list[str]:
 
     async def look() -> list[str]:
         async with asyncio.timeout(terms.timeout):
-            return sorted(await _in_thread(fs.glob, path))
+            return sorted(await asyncio.to_thread(fs.glob, path))
 
     paths = _run(_insist(url, terms, look), terms)
     if not paths:
