@@ -567,7 +567,7 @@ def _refuse_change(url: str, before: Version, now: Version) -> None:
 
 def _open(url: str, terms: _Terms) -> _WebFile | _ServiceFile:
     fs, path = _file_system(url)
-    kind = _WebFile if type(fs).protocol == _WEB else _ServiceFile
+    kind = _WebFile if url.partition("://")[0].lower() in _WEB else _ServiceFile
     return kind(fs, path, url, terms.timeout)
 
 
