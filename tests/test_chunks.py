@@ -150,7 +150,7 @@ def with_indptr(*indptr: int) -> tuple[sp.csr_array, list[int]]:
         ((GOOD[0], [[1.0], [2.0]]), r"\(2, 1\), but X has 2 rows"),
         ((GOOD[0], ["a", "b"]), "<U1"), (GOOD[0], "csr_array"), ((np.ones(3), [1, 2, 3]), "(3,)"),
         ((np.ones((1, 1), complex), [1]), "complex128"), (with_indptr(0, 1, 9), "indptr .* 2 "),
-        (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr .* 2 "),
+        (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr begins with 1;"),
         ((GOOD[0], None), r"\(\), but X has 2 rows"), ((np.ma.ones((1, 1)), [1]), "masked"),
         ((np.ones((1, 1)), [2**53 + 1]), "9,007,199,254,740,992"),
     ],

@@ -108,7 +108,11 @@ def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
 
 
 HOSTILE: list[tuple[str, Any, str]] = [
-    ("indptr", np.array([0, 2, 1]), "indptr decreases"),
+    ("indptr", np.array([0, 2, 1]), "row 1: indptr goes from 0 to 2"),
+    ("indptr", np.array([0, -1, 2]), "row 1: indptr goes from 0 to -1"),
+    ("indptr", np.array([0, 2**63 - 1, -(2**63) + 5]), "row 1: indptr"),
+    ("indptr", np.array([0, 2**63, 2], np.uint64), "row 1: indptr"),
+    ("indptr", npy(np.zeros(0, np.int64)).replace(b"(0,)", b"(-5,"), "indptr"),
     ("indptr", np.array([0, 1, 9]), "indices is too short"),
     ("indptr", np.array([0, 1, 1]), "indptr ends .* 1 nonzeros"),
     ("indptr", np.array([1, 1, 2]), "indptr, indices and data"),
