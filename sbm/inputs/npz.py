@@ -8,6 +8,7 @@ are read in parallel, one piece at a time, so memory does not depend on the file
 
 import contextlib
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -25,7 +26,7 @@ _LABELS = ("y", "labels")
 _MOST_HEADER = 10_000  # most characters of an array header
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
-    zlib.error,
+    zlib.error, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -167,6 +168,9 @@ def _columns(
         )
 
     def member(name: str, kinds: str) -> _Column:
+        method = archive.getinfo(f"{name}.npy").compress_type
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # those of NumPy
+            raise ValueError(f"{name} has unknown compression {method}")
         return _Column(stack.enter_context(archive.open(f"{name}.npy")), path, name, kinds)
 
     y = None
