@@ -20,6 +20,7 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -45,6 +46,7 @@ def predict(
     format: str | None = None,  # noqa: A002  its name on the command line
     labels: bool | None = None,
     threads: int | None = None,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict labels, or numbers for regression, for a file or a store.
@@ -80,6 +82,8 @@ def predict(
         are computed from the other rows.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -123,7 +127,8 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
-    sources = sources_of(data, model.info.get("names"), format, labels, words)
+    with remote_terms(remote_timeout, progress.stage):
+        sources = sources_of(data, model.info.get("names"), format, labels, words)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW

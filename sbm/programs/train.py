@@ -24,6 +24,7 @@ from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import check_options, label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
+from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
@@ -206,17 +207,18 @@ def train_ranks(
     require_weights(settings)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, comm.size)
-    refuse_validation(settings, comm.size)
-    compiled_before = compile_seconds()
-    with open_rows(comm, data, model, settings, options) as (store, path, read):
-        if odd := label_warning(settings, store):
-            options.progress.stage(odd)
-        job = TrainingPlan(store, path, settings, options, begin, comm, read)
-        job.compile_seconds = compile_seconds() - compiled_before
-        turns = divide_classes(settings, store) if comm.size == 1 else []
-        if len(turns) > 1:
-            return train_in_turns(job, turns, _train_to_the_end)
-        return _train_to_the_end(job)
+    with remote_terms(settings.remote_timeout, options.progress.stage, options.is_stopped):
+        refuse_validation(settings, comm.size)
+        compiled_before = compile_seconds()
+        with open_rows(comm, data, model, settings, options) as (store, path, read):
+            if odd := label_warning(settings, store):
+                options.progress.stage(odd)
+            job = TrainingPlan(store, path, settings, options, begin, comm, read)
+            job.compile_seconds = compile_seconds() - compiled_before
+            turns = divide_classes(settings, store) if comm.size == 1 else []
+            if len(turns) > 1:
+                return train_in_turns(job, turns, _train_to_the_end)
+            return _train_to_the_end(job)
 
 
 def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
