@@ -138,6 +138,7 @@ def train_in_turns(
         reports: list[dict[str, Any]] = record["reports"]
         if reports:
             run.continue_log()
+        late = 0.0  # seconds that a turn took after its limit: its last pass, certificate and model
         for k in range(len(reports), len(turns)):
             first, last = itself["turns"][k]
             what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
@@ -145,11 +146,12 @@ def train_in_turns(
             begin = clock()
             how, given = replace(options, resume=None), job.asked
             if (left := time_left(given, job.begin)) < math.inf:  # an equal share for each turn
-                share = begin - job.begin + max(0.0, left) / (len(turns) - k)
-                given = replace(given, time_limit=share)
+                share = max(0.0, left / (len(turns) - k) - late)
+                given = replace(given, time_limit=begin - job.begin + share)
             part = TrainingPlan(store, models[k], given, how, job.begin, job.comm)
             part.classes = turns[k]
             _, report = train(part)
+            late = max(late, -time_left(given, job.begin))
             report["seconds"]["total"] -= begin - job.begin
             reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
             run.log({"event": "turn", "classes": [first, last], **report})
