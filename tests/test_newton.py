@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
-from helpers import full_weights
+from helpers import Passes, full_weights
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
 
@@ -120,8 +120,12 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
     begin = time.perf_counter()
-    model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
+    progress = Passes()
+    model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0}, progress=progress)
     assert report["converged"]
+    switched = report["switched_after"]
+    assert any(text.startswith(f"after pass {switched}: Newton") for text in progress.stages)
+    assert progress.rows[switched]["passes_left"] in (None, 0.0)  # nothing of the other solver
     log = (tmp_path / "m.model.run" / "log.jsonl").read_text().splitlines()
     passes = [json.loads(line) for line in log[:-1]]
     assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))

@@ -24,7 +24,7 @@ from sbm.engine.clock import clock
 from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import is_falling, passes_left
+from sbm.engine.pace import foresee_passes, is_falling
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
@@ -485,7 +485,7 @@ class _SparseTraining:
             "seconds": seconds, "rows_per_second": 0.0, "nnz_per_second": state.visits / solve,
             "dual": certificate.dual, "estimated_gap": certificate.gap,
             "estimated_relative_gap": certificate.relative_gap, "tol": self._settings.tol,
-            "passes_left": passes_left(state.gaps, self._settings.tol), "visits": work.nonzeros,
+            "passes_left": foresee_passes(state.gaps, self._settings.tol), "visits": work.nonzeros,
             "updates": work.updates, "newton_steps": work.steps,
             "nonzero_weights": sum(int(np.count_nonzero(fit.w)) for fit in self.fits),
             "columns": len(self._reads.columns),
@@ -526,6 +526,6 @@ class _SparseTraining:
             "n_nonzero": sum(int(np.count_nonzero(W)) for W in self.weights),
             "n_weights": sum(len(fit.w) for fit in self.fits),
             "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
-            "passes_left": passes_left(state.gaps, tol),
+            "passes_left": foresee_passes(state.gaps, tol),
             "is_falling": is_falling(state.gaps, tol),
         }  # fmt: skip
