@@ -269,6 +269,28 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("", r"[\d,]+ support vectors \([\d,]+ free\), [\d,]+ updates"),
+        ("--loss squared_hinge", r"[\d,]+ support vectors, [\d,]+ updates"),
+        ("--loss log_loss", r"[\d,]+ updates"),
+        ("--loss squared_error", r"[\d,]+ updates"),
+        ("--loss log_loss --penalty l1", r"[\d,]+ of [\d,]+ weights not 0, [\d,]+ updates"),
+    ],
+)
+def test_support_vectors_are_those_of_the_loss(run, here, more, line):
+    code, out, _ = run(f"train big.sbm -o s.model --fresh -C 0.01 {more}")
+    assert (code, re.fullmatch(line, out.splitlines()[1]) is not None) == (0, True), out
+    report = strict(run(f"train big.sbm -o s.model -C 0.01 --json {more}")[1])
+    found = strict(run("info s.model --json")[1])
+    assert ("n_support" in report) == ("support" in line) == ("n_support" in found["certificate"])
+    assert ("n_free" in report) == ("free" in line) == ("n_free" in found["certificate"])
+    run("report s.model -o s.html")
+    page = Path("s.html").read_text(encoding="utf-8")
+    assert ("support vectors</t" in page) == ("support" in line)
+
+
+@pytest.mark.parametrize(
     ("left", "is_falling", "text"),
     [
         (3.2, True, "; raise --max-passes (about 3 more passes)"),

@@ -20,6 +20,7 @@ from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.turns import divide_classes
 from sbm.store.blocks import BlockStore
 
+PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 N_CLASSES, N_ROWS = 30, 1500
 SETTINGS = {"loss": "hinge", "C": 1.0, "bias": 1.0, "max_passes": 200}
 LITTLE = {**SETTINGS, "mem": "119MB"}  # for a third of the weights and their copy
@@ -105,7 +106,7 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model
 def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
     now, limits = [1000.0], []
-    report = dict.fromkeys((*ranks.PROVEN, *ranks._SUMMED, "passes", "bytes_read"), 1.0)
+    report = dict.fromkeys((*PROVEN, *ranks._SUMMED, "passes", "bytes_read"), 1.0)
     report |= {"passes_left": None, "is_falling": True, "resumed": False}
 
     def train(part):

@@ -191,11 +191,13 @@ def train(report: Report) -> Lines:
         yield from _validation(report)
     if report["was_finished"]:  # its cost is not that of this command
         return
+    used = []
     if "n_nonzero" in report:
-        used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
-    else:
-        used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
-    yield f"{used}, {count(report['updates'], 'update')}"
+        used.append(f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0")
+    if "n_support" in report:
+        free = f" ({report['n_free']:,} free)" if "n_free" in report else ""
+        used.append(count(report["n_support"], "support vector") + free)
+    yield ", ".join([*used, count(report["updates"], "update")])
     yield (
         f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
         f"{format_size(report['bytes_read'])} read, "

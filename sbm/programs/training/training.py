@@ -114,10 +114,7 @@ def final_report(training: Training) -> dict[str, Any]:
         validation = training.validation.report(ended_by)
         certificate = training.validation.certificate
     return {
-        "primal": certificate.primal,
-        "dual": certificate.dual,
-        "gap": certificate.gap,
-        "relative_gap": certificate.relative_gap,
+        **certificate.to_dict(),
         "converged": certificate.relative_gap <= tol,
         "validation": validation,
         "passes": state.passes,
@@ -130,9 +127,6 @@ def final_report(training: Training) -> dict[str, Any]:
         "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
         "bytes_read": training.engine.reader.bytes_read,
         "peak_rss_bytes": peak_bytes(),
-        "n_support": certificate.n_support,
-        "n_free": certificate.n_free,
-        "drift": certificate.drift,
         "blocks": len(training.job.own),
         "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),

@@ -24,10 +24,11 @@ from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import TrainingPlan
-from sbm.programs.training.ranks import PROVEN, finished_model, only, side_by_side, total_report
+from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
 from sbm.programs.training.setup import plan_of, read_weights, shape_of, time_left
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.settings import Settings
+from sbm.solver.gap import proven
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.files import file_checksum
@@ -167,7 +168,7 @@ def train_in_turns(
         run.log({"event": "end", **report})
         run.note(
             report=report, model_crc32=file_checksum(job.path), passes=report["passes"],
-            certificate={name: report[name] for name in PROVEN}, is_done=True,
+            certificate=proven(report), is_done=True,
         )  # fmt: skip
         _remove_all(folder)
         return Model.load(job.path, most_dense=0), report
@@ -178,7 +179,7 @@ def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> 
     ids = store.read_feature_ids()
     W = JoinedWeights(models, ids)
     info = {**W.info, "certificate": {**W.info["certificate"]}}
-    info["certificate"] |= {name: report[name] for name in PROVEN}
+    info["certificate"] |= proven(report)
     info |= {name: report[name] for name in ("rounds", "converged", "passes", "updates")}
     return Model(
         ids, W, W.labels, W.bias, W.bias_weights, info, names=store.read_names(),
