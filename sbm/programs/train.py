@@ -113,11 +113,13 @@ def train(
         solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
-        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
-        ``n_nonzero`` and ``n_weights`` (of sparse models),
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and
+        ``n_free`` (support vectors, and those with alpha below its upper bound; not of losses
+        without any), ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
-        (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
-        for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
+        (estimate of the passes to the tolerance, None if the gaps of the last solver show no
+        trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
+        ``feature_scales`` (smallest and largest, without ``scale``),
         ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
