@@ -185,6 +185,8 @@ def train(report: Report) -> Lines:
         f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("only_label") is not None:
+        yield f"the model predicts only the label {report['only_label']}"
     if report.get("switched_after") is not None:
         yield f"solver: {_solver(report)}"
     if report.get("validation"):
@@ -391,6 +393,8 @@ def stream(report: Report) -> Lines:
         f"{report['model']}: {count(report['rows'], 'row')} in {count(report['blocks'], 'block')}"
         f", {count(report['features'], 'feature')}{loss}"
     )
+    if len(report["labels"]) == 1:
+        yield f"the model predicts only the label {format_label(report['labels'][0])}"
     bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
     yield (

@@ -117,7 +117,8 @@ def train(
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
         (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
         for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
-        ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
+        ``scales_differ`` (by more than a thousand), ``only_label`` (if the model predicts no
+        other), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
 
@@ -310,6 +311,7 @@ def _finish(
             job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
+        report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}

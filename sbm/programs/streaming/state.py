@@ -20,7 +20,7 @@ from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread
-from sbm.engine.problems import assemble_model, choose_task, model_labels
+from sbm.engine.problems import assemble_model, choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError
 from sbm.inputs.formats import reader_memory
@@ -469,9 +469,9 @@ class Stream:
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
         seen = self.reached.needs
-        labels = model_labels(learner.problems[0], Seen(seen.rows, self._labels(self._needs)))
+        rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]
-        return assemble_model(ids, labels, settings, learner.problems, learner.weights, facts)
+        return assemble_model(ids, rows, settings, learner.problems, learner.weights, facts)
 
     def _quality(self) -> dict[str, float | None]:
         """Return the progressive loss and accuracy."""
