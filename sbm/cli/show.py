@@ -72,7 +72,9 @@ def expire(report: Report) -> Lines:
         f"{format_size(report['bytes'])}; {count(report['rows_left'], 'row')} left"
     )
     for label in report["labels_without_rows"]:
-        yield f"label {format_number(label)} has no rows left; the store keeps it as a class"
+        yield f"label {format_label(label)} has no rows left; the store keeps it as a class"
+    for label in report["labels_dropped"]:
+        yield f"label {format_label(label)} has no rows left; the store no longer has it"
 
 
 def check(report: Report) -> Lines:

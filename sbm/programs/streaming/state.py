@@ -29,6 +29,7 @@ from sbm.inputs.live import Patience
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
+from sbm.programs.splitting.newlabels import NewLabels
 from sbm.programs.splitting.reading import Labels
 from sbm.programs.streaming.arrivals import (
     ANY,
@@ -159,8 +160,18 @@ class Stream:
             reached = Reached(Needs(**record["seen"]), record["sources"], pending)
         return Arrivals(
             sources, IdTable(state.get("ids")), labels, text, patience, reached,
-            fixed=options.classes is not None, unlabelled=task == "none",
+            fixed=options.classes is not None, new_labels=self._new_labels(labels),
+            unlabelled=task == "none",
         )  # fmt: skip
+
+    def _new_labels(self, labels: Labels | None) -> NewLabels | None:
+        """Return what refuses new labels of later files; None if they are allowed, or not."""
+        options, record = self.opened.options, self.opened.record
+        if labels is None or options.new_labels or options.classes is not None:
+            return None
+        n = int(record.get("labels_before", 0))
+        is_pair = bool(record.get("is_pair", False))
+        return NewLabels(labels.values[:n], here=labels.values[n:], is_pair=is_pair)
 
     @property
     def _task(self) -> str:
@@ -426,7 +437,7 @@ class Stream:
         state = learner.state() | {"ids": self.arrivals.ids.keys}
         for k, rows in enumerate(pending):
             state |= {f"pending-{k}-{name}": array for name, array in rows.items()}
-        labels = self.arrivals.labels
+        labels, new_labels = self.arrivals.labels, self.arrivals.new_labels
         record = {
             "kind": "stream",
             "settings": self.opened.settings.to_dict(),
@@ -439,6 +450,8 @@ class Stream:
             "pending": len(pending),
             "left": self._n_pending,
             "labels": labels.values if labels else [],
+            "labels_before": 0 if new_labels is None else new_labels.n_before,
+            "is_pair": new_labels is not None and new_labels.is_pair,
             "progressive": self.progressive.state(),
             "totals": asdict(self._totals),
             "blocks": self._n_blocks,

@@ -60,7 +60,13 @@ from sbm.programs.training.state import (
     run_to_resume,
 )  # fmt: skip
 from sbm.programs.training.validation import Validation
-from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
+from sbm.programs.training.warmstart import (
+    PreviousRun,
+    find_run,
+    has_more_labels,
+    last_run,
+    shape_record,
+)  # fmt: skip
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
@@ -469,6 +475,11 @@ class TrainingPlan:
             self.options.progress.stage(
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
+        if folders and has_more_labels(folders, self.store):
+            self.options.progress.stage(
+                f"{folders[0]} has labels that {self.store.name} no longer has; starting from zero"
+            )
+            folders = []
         if not folders:
             return start
         return StartPoint(

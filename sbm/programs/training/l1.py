@@ -33,6 +33,7 @@ from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import (
     earlier_blocks,
     find_run,
+    has_more_labels,
     last_run,
     refuse_other_classes,
 )  # fmt: skip
@@ -452,6 +453,11 @@ class _SparseTraining:
         folders = last_run(self._job.path) if run is True else find_run(str(run))
         if not folders:
             self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
+            return
+        if has_more_labels(folders, store := self._job.store):
+            self._options.progress.stage(
+                f"{folders[0]} has labels that {store.name} no longer has; starting from zero"
+            )
             return
         record = Run.read(folders[0])
         was, chosen = record.get("settings", {}), self._settings

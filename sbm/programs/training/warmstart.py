@@ -36,6 +36,7 @@ __all__ = [
     "PreviousRun",
     "earlier_blocks",
     "find_run",
+    "has_more_labels",
     "has_rows_of",
     "last_run",
     "refuse_other_classes",
@@ -275,6 +276,13 @@ def earlier_blocks(
         )
     was = {file: number for number, file in enumerate(files)}
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
+
+
+def has_more_labels(folders: Sequence[Path], store: BlockStore) -> bool:
+    """Return whether a run has labels that were dropped from the store since."""
+    record = Run.read(folders[0])
+    n = int(record.get("labels") or 0)
+    return n > len(store.labels or []) > 0 and has_rows_of(record, store)
 
 
 def refuse_other_classes(
