@@ -1,5 +1,6 @@
 """Create optimization problems from settings and labels, and a model from weights."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
-from sbm.settings import Settings
+from sbm.settings import Settings, nearest
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_label, format_number
@@ -156,6 +157,11 @@ def _classify(
             f"{settings.loss if loss.joint else 'intercept'} needs at least two classes"
         )
     check_options(settings)
+    if settings.positive is not None and len(labels) > 2 and len(present) > 1:
+        raise SettingsError(
+            f"positive names one of two classes, but {rows.name} has {len(labels):,} labels; leave "
+            "it out"
+        )
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
@@ -171,7 +177,7 @@ def _classify(
     if len(labels) > 2 and len(present) > 1:
         return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
     if len(labels) == 2:
-        positive = int(np.argmax(labels))
+        positive = _positive_code(settings, rows, labels)
         return [one(positive, weights[positive], weights[1 - positive])]
     # A single class is also a valid problem. Its rows are positive if the label is above 0, as they
     # will be if a label on the other side of 0 is added.
@@ -196,6 +202,25 @@ def _class_weights(
                 + (", ..." if len(shown) > 6 else "")
             )
     return [given.get(text, 1.0) for text in texts]
+
+
+def _positive_code(settings: Settings, rows: Labelled, labels: list[float]) -> int:
+    """Return the class code of the positive one of two labels.
+
+    Raises `SettingsError` if the setting names another label.
+    """
+    texts, positive = label_texts(rows), settings.positive
+    if positive is None:
+        return int(np.argmax(labels))
+    with contextlib.suppress(ValueError):
+        positive = positive if positive in texts else format_number(float(positive))
+    if positive not in texts:
+        first, second = (text for _, text in sorted(zip(labels, texts, strict=True)))
+        raise SettingsError(
+            f"positive is {settings.positive}, but the labels are {first} and {second}"
+            f"{nearest(positive, texts)}"
+        )
+    return texts.index(positive)
 
 
 def _codes_with_rows(rows: Labelled) -> list[int]:
@@ -257,6 +282,12 @@ def check_options(settings: Settings) -> None:
         raise SettingsError(
             f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
             f"{' or '.join(_SPARSE)}"
+        )
+    if settings.positive is not None and choose_task(settings, loss) != "classification":
+        raise SettingsError(f"positive does not apply to {loss.name}, which has no classes")
+    if settings.positive is not None and loss.joint:
+        raise SettingsError(
+            f"positive does not apply to {loss.name}, which has a decision value for each class"
         )
     if settings.bias and settings.intercept:
         raise SettingsError("bias and intercept exclude each other; leave out one of them")

@@ -22,7 +22,7 @@ from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model, choose_task
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError
+from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
@@ -351,12 +351,12 @@ class Stream:
         try:
             self._refuse_weighted(needs)
             plan = self._plan(needs)
-        except (DataError, MemoryPlanError) as error:
+        except (DataError, SettingsError, MemoryPlanError) as error:
             self._keep_unlearned()
             self.save()
             advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
-            if isinstance(error, DataError):
-                raise DataError(f"{error}; {advice}") from None
+            if not isinstance(error, MemoryPlanError):
+                raise type(error)(f"{error}; {advice}") from None
             advice += "; use --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
