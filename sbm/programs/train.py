@@ -68,6 +68,7 @@ def train(
     names: bool = True,
     name: str = "arrays",
     keep_store: str | Path | None = None,
+    new_labels: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
 
@@ -94,7 +95,7 @@ def train(
         Receives each block and each pass.
     blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
         How to read text or matrices, as for `sbm.split`.
-    feature_names, names, name
+    feature_names, names, name, new_labels
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
@@ -152,6 +153,7 @@ def train(
         names,
         name,
         keep_store,
+        new_labels,
     )
     options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)

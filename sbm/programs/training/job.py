@@ -364,7 +364,7 @@ class TrainingPlan:
         self.own = parts[share.adding.rank]
         shape = shape_record(self.store, self.plan, share.problems)
         self.itself |= {"shape": shape, "bound": self.bound}
-        self.itself["labels"] = len(self.store.labels or [])  # for a warm start
+        self.itself["n_labels"] = len(self.store.labels or [])  # for a warm start
         self.itself["positive"] = getattr(share.every[0], "positive", None)
         self.itself |= {"own": self.own} if self.comm.size > 1 else {}
         self.itself |= {"classes": [self.comm.rank, self.comm.size]} if share.is_by_class else {}

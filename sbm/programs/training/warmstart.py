@@ -281,7 +281,7 @@ def earlier_blocks(
 def has_more_labels(folders: Sequence[Path], store: BlockStore) -> bool:
     """Return whether a run has labels that were dropped from the store since."""
     record = Run.read(folders[0])
-    n = int(record.get("labels") or 0)
+    n = int(record.get("n_labels") or 0)
     return n > len(store.labels or []) > 0 and has_rows_of(record, store)
 
 
@@ -298,7 +298,7 @@ def refuse_other_classes(
         Numbers of outputs.
     """
     texts = label_texts(store)
-    known = int(record.get("labels") or (2 if before == 1 else before))
+    known = int(record.get("n_labels") or (2 if before == 1 else before))
     if len(texts) <= known or not has_rows_of(record, store):
         raise SettingsError(
             f"{folder} was trained with other classes or another solver ({count(before, 'output')}"
