@@ -17,7 +17,7 @@ from sbm.cli import main
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.text import Source
 from sbm.programs.splitting.newlabels import NewLabels
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import BlockStore, read_manifest, write_manifest
 
 TIGHT = {"mem": "400MB", "tol": 1e-8, "max_passes": 500}
 
@@ -164,14 +164,21 @@ def test_second_label_and_expire_start_warm(place, first, second, settings):
     assert sbm.predict(last, "b.svm")["accuracy"] == 1.0
 
 
-def test_expired_classes_leave_one(place):
+@pytest.mark.parametrize("settings", [{"loss": "hinge"}, LOSSES[1], LOSSES[3]], ids=str)
+def test_expired_classes_leave_one_and_come_back(place, settings):
+    settings = {**TIGHT, **settings, "warm_start": True}
     sbm.split(write("a.svm", [1, 2, 3]), "s.sbm")
     sbm.split(write("b.svm", [2], seed=1), "s.sbm", append=True)
-    sbm.expire("s.sbm", sources="a.svm")
-    for loss in ("hinge", "log_loss"):
-        model, _ = sbm.train("s.sbm", f"{loss}.model", {"loss": loss})
-        assert model.labels == [2.0]
-        assert model.W.shape[1] == 1
+    sbm.train("s.sbm", "s.model", settings)
+    manifest = read_manifest(Path("s.sbm"))
+    manifest["generations"][0]["added"] = "2020-01-01T00:00:00+00:00"
+    write_manifest(Path("s.sbm"), manifest)
+    sbm.expire("s.sbm", before="2021-01-01")  # which keeps the labels
+    model, _ = sbm.train("s.sbm", "s.model", settings)
+    assert model.labels == [2.0]
+    assert model.W.shape[1] == 1
+    sbm.split(write("c.svm", [3, 1], seed=2), "s.sbm", append=True)
+    assert sbm.train("s.sbm", "s.model", settings)[0].labels == [1, 2, 3]
 
 
 # ------------------------------------------------------------------------- labels of later files
@@ -201,7 +208,7 @@ def test_appended_file_with_new_label_is_refused(place, run, old, new, label):
     ("old", "new"),
     [
         ([0, 1], [0]), ([0, 1], [1, 0]), ([1], [-1, 1]), ([1], [-1]), ([1, 2, 3], [2, 3]),
-        ([0.5, 1.25, 2], [3, 4.5]),
+        ([0.5, 1.25, 2], [3, 4.5]), (list(range(24)), [99]),
     ],
 )  # fmt: skip
 def test_appended_file_with_fitting_labels_is_accepted(place, old, new):

@@ -213,7 +213,7 @@ def _positive_code(settings: Settings, rows: Labelled, labels: list[float]) -> i
     if positive is None:
         return int(np.argmax(labels))
     with contextlib.suppress(ValueError):
-        positive = positive if positive in texts else format_number(float(positive))
+        positive = positive if positive in texts else format_number(float(positive) + 0.0)
     if positive not in texts:
         first, second = (text for _, text in sorted(zip(labels, texts, strict=True)))
         raise SettingsError(

@@ -37,7 +37,7 @@ from sbm.inputs.text import Source, expand_names
 from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
-from sbm.programs.splitting.newlabels import NewLabels
+from sbm.programs.splitting.newlabels import NewLabels, look_like_targets
 from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
@@ -477,10 +477,12 @@ class _Filling:
     def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:
         """Return what refuses new labels; None if there is nothing to compare with."""
         labels, words = manifest["labels"], self.sources[0].options.words
-        known, store = (labels or {}).get("values"), str(self.target) if manifest["rows"] else ""
-        if self.options.new_labels or known is None or not (store or len(self.sources) > 1):
+        store = str(self.target) if manifest["rows"] else ""
+        if self.options.new_labels or labels is None or not (store or len(self.sources) > 1):
             return None
-        return NewLabels(known, store=store, text=words.text)
+        if look_like_targets(labels["values"], labels["counts"]):
+            return None
+        return NewLabels(labels["values"], store=store, text=words.text)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
         """Return the manifest entry of this generation, without its files."""

@@ -8,7 +8,7 @@ have exactly two labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,18 @@ from sbm.inputs.text import Source
 from sbm.units import format_number
 
 _NAMED = 6  # most labels in a message
+_FEW, _MANY = 20, 1000  # labels
+
+
+def look_like_targets(labels: Sequence[float], counts: Sequence[int]) -> bool:
+    """Return whether labels with these row counts are rather numbers to predict than classes."""
+    n = len(labels)
+    is_whole = all(float(label).is_integer() for label in labels)
+    return not is_whole or n > _MANY or (n > _FEW and 2 * n > sum(counts))
 
 
 class NewLabels:
     """Refuses labels of a file that files before do not have.
-
-    Labels that are not whole numbers are targets of a regression, and may be new.
 
     Parameters
     ----------

@@ -62,8 +62,8 @@ from sbm.programs.training.state import (
 from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
+    classes_went,
     find_run,
-    has_more_labels,
     last_run,
     shape_record,
 )  # fmt: skip
@@ -475,9 +475,10 @@ class TrainingPlan:
             self.options.progress.stage(
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
-        if folders and has_more_labels(folders, self.store):
+        n_outputs = sum(problem.n_outputs for problem in self.share.every)
+        if folders and classes_went(folders, self.store, self.settings, n_outputs):
             self.options.progress.stage(
-                f"{folders[0]} has labels that {self.store.name} no longer has; starting from zero"
+                f"{folders[0]} has other classes than {self.store.name} now; starting from zero"
             )
             folders = []
         if not folders:

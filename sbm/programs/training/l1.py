@@ -31,9 +31,9 @@ from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import (
+    classes_went,
     earlier_blocks,
     find_run,
-    has_more_labels,
     last_run,
     refuse_other_classes,
 )  # fmt: skip
@@ -454,9 +454,9 @@ class _SparseTraining:
         if not folders:
             self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
             return
-        if has_more_labels(folders, store := self._job.store):
+        if classes_went(folders, store := self._job.store, self._settings, len(self.fits)):
             self._options.progress.stage(
-                f"{folders[0]} has labels that {store.name} no longer has; starting from zero"
+                f"{folders[0]} has other classes than {store.name} now; starting from zero"
             )
             return
         record = Run.read(folders[0])

@@ -34,9 +34,9 @@ from sbm.units import count
 
 __all__ = [
     "PreviousRun",
+    "classes_went",
     "earlier_blocks",
     "find_run",
-    "has_more_labels",
     "has_rows_of",
     "last_run",
     "refuse_other_classes",
@@ -278,11 +278,20 @@ def earlier_blocks(
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
 
 
-def has_more_labels(folders: Sequence[Path], store: BlockStore) -> bool:
-    """Return whether a run has labels that were dropped from the store since."""
+def classes_went(
+    folders: Sequence[Path], store: BlockStore, settings: Settings, n_outputs: int
+) -> bool:
+    """Return whether a run had other classes because some lost their rows, or their labels.
+
+    If there are new labels, `PreviousRun` names them.
+    """
     record = Run.read(folders[0])
-    n = int(record.get("n_labels") or 0)
-    return n > len(store.labels or []) > 0 and has_rows_of(record, store)
+    was, n, now = record.get("settings", {}), record.get("n_labels"), len(store.labels or [])
+    if not n or was["loss"] != settings.loss or was["task"] != settings.task:
+        return False
+    if not has_rows_of(record, store):
+        return False
+    return bool(n > now or (n == now and sum(record["shape"]["outputs"]) != n_outputs))
 
 
 def refuse_other_classes(
