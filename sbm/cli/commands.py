@@ -45,6 +45,11 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
+_STRICT = click.option(
+    "--strict", is_flag=True,
+    help="Refuse a table with other columns than the earlier data, or the model.  "
+    "[default: note the difference]",
+)  # fmt: skip
 # How text is read, by split and train.
 _READING = {
     "blocks": click.option(
@@ -79,6 +84,7 @@ _READING = {
         "--exclude", multiple=True, metavar="COLUMN",
         help="Column of a table to leave out; may be repeated.",
     ),
+    "strict": _STRICT,
     "feature_names": click.option(
         "--feature-names", type=PATH, metavar="FILE",
         help="Names of features, for text that has only ids: a line ID NAME for each.",
@@ -220,14 +226,11 @@ def train(
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
-    from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.splitting.options import Reading
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
 
-    if test is not None:
-        check_input(test)  # before hours of training
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
@@ -235,7 +238,7 @@ def train(
         how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
-            TrainOptions(resume, is_stopped, terminal, how, while_reading=stopped_at_once),
+            TrainOptions(resume, is_stopped, terminal, how, test, while_reading=stopped_at_once),
         )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report
@@ -325,6 +328,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     help="Require labels, or ignore them.  [default: use labels that are present]",
 )
 @INPUT_FORMAT
+@_STRICT
 @THREADS
 @shared
 def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
@@ -386,6 +390,7 @@ def stream(
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
+    from sbm.inputs.nametable import LabelWords
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job
@@ -393,8 +398,6 @@ def stream(
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
-    if test is not None:
-        check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
@@ -403,6 +406,9 @@ def stream(
         except ValueError:
             raise SettingsError(f"classes is {classes!r}; write numbers, as in 1,2,3") from None
     settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
+    if test is not None:
+        numbers = LabelWords({}, "labels of a stream", "convert them")
+        check_input(test, None, numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(

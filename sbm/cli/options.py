@@ -53,7 +53,7 @@ GROUPS = {
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
-                     "categorical", "weight", "exclude", "feature_names", "names",
+                     "categorical", "weight", "exclude", "strict", "feature_names", "names",
                      "keep_store"), _TEXT),
     **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip

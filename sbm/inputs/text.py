@@ -71,6 +71,7 @@ class Source:
     # words
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)  # all its columns, if known before reading
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
     now: str = ""  # the one of these files that is read

@@ -44,6 +44,7 @@ def predict(
     confusion: Sequence[str | Path] = (),
     format: str | None = None,  # noqa: A002  its name on the command line
     labels: bool | None = None,
+    strict: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -78,6 +79,8 @@ def predict(
         True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
         label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
         are computed from the other rows.
+    strict : bool
+        Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
@@ -123,7 +126,7 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
-    sources = sources_of(data, model.info.get("names"), format, labels, words)
+    sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sbm.engine.clock import clock
 from sbm.errors import SettingsError
 from sbm.inputs.text import holds_tables
 from sbm.programs.splitting.options import Reading
+from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.programs.training.setup import find_store, place_of
@@ -51,9 +53,14 @@ def _is_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_rows(
-    comm: Comm, data: Any, model: str | Path | None, settings: Settings, options: TrainOptions
+    comm: Comm,
+    data: Any,
+    model: str | Path | None,
+    settings: Settings,
+    options: TrainOptions,
+    look: FirstLook,
 ) -> Iterator[tuple[BlockStore, Path, dict[str, Any] | None]]:
-    """Open a store, or read text or matrices.
+    """Open a store, or read text or matrices; `look` is used before text is read.
 
     Yields
     ------
@@ -74,7 +81,7 @@ def open_rows(
         return
     given, reading = store_named(data), options.reading or Reading()
     if given is not None:
-        if reading != Reading():
+        if replace(reading, strict=False) != Reading():
             raise SettingsError(
                 f"{given} is a store; {_given(reading)} applies to text, and to sbm split"
             )
@@ -91,7 +98,10 @@ def open_rows(
             "use sbm split --shards first"
         )
     path, begin = place_of(model or default_model(data), None), clock()
-    rows = read_rows(data, path, reading, settings, options.progress, options.is_stopped, comm.rank)
+    rows = read_rows(
+        data, path, reading, settings, options.progress, options.is_stopped, comm.rank,
+        lambda sources: look.before_text(path, sources),
+    )  # fmt: skip
     with contextlib.ExitStack() as until:
         with options.while_reading():
             store, report = until.enter_context(rows)
@@ -112,5 +122,6 @@ def _common_model(data: Any) -> Path | None:
 
 def _given(reading: Reading) -> str:
     """Return the names of the options that were given."""
-    names = [name for name, usual in vars(Reading()).items() if getattr(reading, name) != usual]
+    every = {name: usual for name, usual in vars(Reading()).items() if name != "strict"}
+    names = [name for name, usual in every.items() if getattr(reading, name) != usual]
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
