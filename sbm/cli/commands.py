@@ -12,6 +12,7 @@ import click
 from sbm import __version__
 from sbm.cli import show
 from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Terminal, shared
+from sbm.cli.liblinear import refuse_their_model, refuse_their_order
 from sbm.cli.options import (
     FILE,
     INPUT_FORMAT,
@@ -22,6 +23,7 @@ from sbm.cli.options import (
     PATH,
     TEST,
     THREADS,
+    Choice,
     given_settings,
     read_settings,
     settings_of,
@@ -38,6 +40,7 @@ from sbm.settings import Settings
 from sbm.units import parse_grid
 
 _BUDGET = 3  # exit code
+_TYPED = click.core.ParameterSource.COMMANDLINE
 _STORE = click.argument("store", required=False, type=FILE)
 _MODEL = click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
@@ -56,7 +59,7 @@ _READING = {
         "--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]"
     ),
     "dtype": click.option(
-        "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
+        "--dtype", type=Choice(["auto", "float32", "float64"]), default="auto",
         help="Type of values; values that are all 1 take no space.  [default: auto]",
     ),
     "on_error": ON_ERROR,
@@ -104,7 +107,7 @@ _KEEP_STORE = click.option(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="sbm")
+@click.version_option(__version__, "-V", "--version", prog_name="sbm")
 def cli() -> None:
     """Exact linear models on data bigger than memory.
 
@@ -220,6 +223,7 @@ def train(
     """
     data, options["warm_start"] = _start(data, options["warm_start"])
     data, keep_store = _kept(data, keep_store)
+    refuse_their_model(data, context.get_parameter_source("model") is not _TYPED)
     reading = {name: options.pop(name) for name in _READING}
     reading["categorical"] = reading["categorical"] or None
     reading["on_error"] = reading["on_error"] or "fail"
@@ -295,7 +299,10 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     sys.exit(_BUDGET)
 
 
-@cli.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
+@cli.command(
+    cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt",
+    context_settings={"allow_extra_args": True},
+)  # fmt: skip
 @click.argument("model", type=FILE)
 @click.argument("data", metavar="INPUT", type=PATH)
 @click.option(
@@ -331,13 +338,17 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @_STRICT
 @THREADS
 @shared
-def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
+@click.pass_context
+def predict(
+    context: click.Context, /, terminal: Terminal, model: Path, data: str, **options: Any
+) -> None:
     """Predict the labels of rows and report how good they are.
 
     INPUT is a file, plain or compressed, a store, or - for standard input. A regression model
     predicts numbers. Unknown feature ids are ignored and counted. With many classes, only the most
     frequent and the worst are shown; -v shows all.
     """
+    refuse_their_order(str(model), data, context.args)
     from sbm.programs.predict import predict as job
 
     to_stdout = str(options["output"]) == "-"
@@ -362,7 +373,7 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
     "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]),
+    "--dtype", type=Choice(["float32", "float64"]),
     help="Type of values; values that are all 1 take no space.  [default: float32]",
 )  # fmt: skip
 @ON_ERROR
@@ -462,7 +473,7 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric",
-    type=click.Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
+    type=Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
@@ -580,7 +591,7 @@ def check(terminal: Terminal, store: Path) -> None:
     help="File to write.  [default: standard output]",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(["libsvm", "parquet", "feather"]), default="libsvm",
+    "--format", type=Choice(["libsvm", "parquet", "feather"]), default="libsvm",
     help="LIBSVM text, or records of label, indices and values.  [default: libsvm]",
 )  # fmt: skip
 @click.option(
@@ -638,7 +649,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="File to write.  [default: MODEL with the extension of the format]",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
+    "--format", type=Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
     help="Format of the file.  [default: liblinear]",
 )  # fmt: skip
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
@@ -682,11 +693,11 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 
 @cli.command(cls=Command, example="sbm precompile --loss hinge")
 @click.option(
-    "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
+    "--loss", "losses", type=Choice(list(LOSSES)), metavar="NAME", multiple=True,
     help="Loss to compile for; repeatable.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32",
+    "--dtype", type=Choice(["float32", "float64"]), default="float32",
     help="Type of values in stores.  [default: float32]",
 )  # fmt: skip
 @THREADS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from sbm.store.blocks import BlockStore, names_of
 from sbm.store.run import run_folder
 
 __all__ = ["FirstLook", "check_settings", "refuse_pipes"]
+
+
+_TEST = re.compile(r"(^|[._-])(t|test)([._-]|$)", re.IGNORECASE)  # in the name of a test set
 
 
 def check_settings(settings: Settings, processes: int = 1) -> None:
@@ -125,6 +129,11 @@ class FirstLook:
             )
         if self.comm.rank:
             return
+        tests = [s.name for s in sources if s.chunks is None and _TEST.search(Path(s.name).name)]
+        if 0 < len(tests) < len(sources):
+            self.progress.stage(
+                f"{tests[0]} is read as training data; if it is a test set, use --test {tests[0]}"
+            )
         if self.comm.size == 1:
             refuse_other_settings(run_folder(model), settings, self.resume)
         self._check_earlier(model)

@@ -23,6 +23,8 @@ from sbm.units import count
 
 __all__ = ["open_rows"]
 
+_MOST_NAMES = 3  # besides the first, in a line
+
 
 def store_named(data: Any) -> Path | None:
     """Return the path of the store in the argument `data` of `sbm.train`; None if it is not one.
@@ -107,11 +109,19 @@ def open_rows(
             store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
         options.progress.stage(
-            f"{report['store']}: {count(report['rows'], 'row')}, "
+            f"{_names_of(store)}: {count(report['rows'], 'row')}, "
             f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
             f"{report['seconds']:.1f} s"
         )
         yield store, path, report
+
+
+def _names_of(store: BlockStore) -> str:
+    """Return the names of the files that were read, or of the first one if they are many."""
+    first, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
+    if len(others) > _MOST_NAMES:
+        return f"{first} and {len(others):,} more inputs"
+    return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
 
 def _common_model(data: Any) -> Path | None:
