@@ -14,6 +14,7 @@ from sbm.errors import DataError
 from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
 from sbm.inputs.columns import Columns
 from sbm.inputs.libsvm import REASONS, parse_text
+from sbm.inputs.live import Patience
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
@@ -226,10 +227,12 @@ def convert_inputs(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int | None = None,
+    patience: Patience | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
-    Parameters and errors are as in `convert_sources`.
+    Parameters and errors are as in `convert_sources`. With `patience`, each piece is yielded at
+    once.
     """
     largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for _, group in itertools.groupby(sources, lambda source: source.format):
@@ -240,7 +243,7 @@ def convert_inputs(
         if kind.parser is not None:
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
-                skip=skip, largest_line=largest_line, reasons=kind.reasons,
+                skip=skip, largest_line=largest_line, reasons=kind.reasons, patience=patience,
             )  # fmt: skip
             continue
         for source in texts:
@@ -248,5 +251,6 @@ def convert_inputs(
             pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
             if source.chunks is None:  # an iterator of chunks may require this thread
                 pieces = one_ahead(pieces)
+            most = ahead if patience is None else 0
             with contextlib.closing(pieces):
-                yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
+                yield from convert_pieces(source, pieces, pool, convert, ahead=most, skip=skip)

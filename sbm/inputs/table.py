@@ -11,7 +11,7 @@ Ids are hashed as Vowpal Wabbit hashes ``| age:33 colour=red``; see `sbm.inputs.
 import csv
 import io
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def read_table(
         columns = Columns.of(names, source.options, f"{source.name}:1")
         source.columns = columns.features
         refuse_long_row(f"{source.name}:1", len(names), largest_row)
-        while some := _take_records(records, lines, len(names)):
+        while some := _take_records(records, lines, len(names), stream.is_idle):
             yield _batch(columns, some, source.name, LARGEST_VALUE[dtype])
 
 
@@ -94,7 +94,7 @@ class _TextLines:
         # Bytes that are not valid UTF-8 are kept: words are compared, not displayed.
         self._text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
         self._name, self._largest = name, largest
-        self.n_characters = 0
+        self.n_characters = self.n_lines = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -109,6 +109,7 @@ class _TextLines:
                 "not fit in --mem; raise --mem"
             )
         self.n_characters += len(line)
+        self.n_lines += line.endswith("\n")
         return line
 
 
@@ -128,13 +129,16 @@ def _records(reader: Any, name: str) -> Iterator[_Record]:
             yield line, cells
 
 
-def _take_records(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
-    """Return the next records, about one piece of them."""
+def _take_records(
+    records: Iterator[_Record], lines: _TextLines, width: int, is_idle: Callable[[int], bool]
+) -> list[_Record]:
+    """Return the next records, about one piece of them, or those that a pipe has sent so far."""
     some: list[_Record] = []
     begin = lines.n_characters
     for record in records:
         some.append(record)
-        if len(some) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
+        is_full = len(some) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4
+        if is_full or is_idle(lines.n_lines):
             break
     return some
 

@@ -1,5 +1,7 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import glob
@@ -28,6 +30,8 @@ from sbm.inputs.live import (
     Readable,
     SourceProgress,
     go_to,
+    is_idle,
+    is_pipe,
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
@@ -76,7 +80,7 @@ class Source:
     more: bytes = b""
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
-    ends: "array[int]" = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
 
     @property
     def files(self) -> list[str]:
@@ -90,7 +94,7 @@ class Source:
             return iter(self.chunks) is not self.chunks
         return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
-    def again(self) -> "Source":
+    def again(self) -> Source:
         """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
@@ -324,7 +328,7 @@ def _read_pieces(
 
 
 @contextlib.contextmanager
-def unpacked(source: Source) -> Iterator[io.RawIOBase]:
+def unpacked(source: Source) -> Iterator[_Unpacked]:
     """Open a source for one sequential read of its decompressed bytes.
 
     The source receives the bytes read on disk and, at the end, their digest.
@@ -337,7 +341,7 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     raw = _open(source.name, None)
     try:
         digested = _Digested(raw, source)
-        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
+        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
         digested.finish()
     finally:
         if source.name != "-":
@@ -361,8 +365,9 @@ def _check_begin(source: Source, text: Bytes) -> None:
 class _Unpacked(io.RawIOBase):
     """The stream of a source as a raw file of the io module."""
 
-    def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
+    def __init__(self, source: Source, stream: Readable, is_packed: bool, raw: Any) -> None:
         self._source, self._stream, self._is_known = source, stream, is_packed
+        self._raw, self.n_lines = raw, 0
 
     def readable(self) -> bool:
         return True
@@ -372,7 +377,14 @@ class _Unpacked(io.RawIOBase):
         if not self._is_known:
             _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
             self._is_known = True
+        if is_pipe(self._raw):
+            text = np.frombuffer(buffer, np.uint8, n)
+            self.n_lines += int(np.count_nonzero(text == ord("\n")))
         return n
+
+    def is_idle(self, n_lines: int) -> bool:
+        """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
+        return n_lines >= self.n_lines and is_idle(self._raw)
 
 
 def _open(name: str, patience: Patience | None) -> Any:
@@ -380,7 +392,7 @@ def _open(name: str, patience: Patience | None) -> Any:
     if name == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
-        return sys.stdin.buffer
+        return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # which waits for no full buffer
     if is_remote(name):
         return RemoteFile(name)
     if patience is None:
@@ -394,12 +406,11 @@ def _resumed(
     source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
 ) -> Readable:
     """Return the text of a source from the saved position on."""
-    file = getattr(raw, "raw", raw)  # standard input has a buffer in front
-    live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
+    live = LiveFile(raw, source.name, patience, follow=patience.follow and is_last)
     stream = Interruptible(unpacked, patience) if unpacked else _CountedFile(live, source)
     if not source.done.text:
         return stream
-    return go_to(source.done, stream, source.name, patience, None if unpacked else file)
+    return go_to(source.done, stream, source.name, patience, None if unpacked else raw)
 
 
 _BOM = b"\xef\xbb\xbf"  # of UTF-8
@@ -644,7 +655,7 @@ def _closed(pieces: Generator[_TextPiece], patience: Patience | None) -> Iterato
 
 def _take(
     piece: _TextPiece,
-    task: "Future[tuple[ParsedText, T]]",
+    task: Future[tuple[ParsedText, T]],
     skip: bool,
     reasons: Sequence[str],
 ) -> Iterator[tuple[Source, T]]:

@@ -19,6 +19,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.live import Patience
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import Source
@@ -350,7 +351,10 @@ def _text_batches(
     progress.start("predict", sum(s.size for s in sources) if known else None)
     with ThreadPoolExecutor(threads, "sbm-parse") as pool:
         rows = 0
-        pieces = convert_inputs(sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64")
+        pieces = convert_inputs(
+            sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64",
+            patience=None if all(s.comes_again for s in sources) else Patience(prompt=True),
+        )  # fmt: skip
         for _, parsed in pieces:
             rows += len(parsed.labels)
             begins, ends = parsed.indptr[:-1], parsed.indptr[1:]

@@ -367,6 +367,7 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
-    """Write text; without a file, the pieces are not generated."""
+    """Write text for a reader that may wait for it; without a file, nothing is generated."""
     if file is not None:
         file.writelines(piece.encode() for piece in pieces)
+        file.flush()
