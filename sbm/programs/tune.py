@@ -34,7 +34,6 @@ from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
-from sbm.programs.splitting.weights import check_weights
 from sbm.programs.train import train
 from sbm.programs.training.checks import check_settings
 from sbm.programs.training.evaluation import choose_metric
@@ -131,8 +130,6 @@ def tune(
     if picture is not None:
         check_picture(picture, "--png")
     check_settings(settings)
-    if settings.weights is not None:
-        check_weights(str(settings.weights))
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
@@ -285,7 +282,7 @@ class _CrossValidation:
             tuning.tell(n_active)
             if self._is_late():
                 return True
-            tuning.commit()
+            tuning.commit_if_due()
         return False
 
 
