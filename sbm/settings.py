@@ -242,6 +242,15 @@ def _read_class_weight(value: Any) -> dict[float | str, float] | str:
 
 _FLAG = _Rule(bool)
 _POSITIVE = _Rule(float, holds=_is_positive, expected="a finite number above 0")
+
+
+def _read_timeout(value: Any) -> float:
+    """Check a time that must not be 0."""
+    if not (seconds := parse_duration(value)):
+        raise SettingsError(f"is {value!r}; it must be above 0")
+    return seconds
+
+
 _NOT_NEGATIVE = _Rule(float, holds=_is_not_negative, expected="0 or a positive number")
 _COUNT = _Rule(int, holds=lambda n: n >= 1, expected="at least 1")
 _DURATION = _Rule(read=parse_duration)
@@ -478,6 +487,11 @@ class Settings:
         "They read, decode and screen while the solver runs. If N is given and above 2, they also "
         "solve if there are enough rows; the model then depends on N.",
         metavar="N", unset="all cores",
+    )
+    remote_timeout: float | str = _setting(
+        "60s", _Rule(read=_read_timeout),
+        "Maximum time to wait for data from the server of a remote input.", metavar="T",
+        commands="train stream", ignored_by="tune plan",
     )
     # fmt: on
 

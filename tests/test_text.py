@@ -103,7 +103,7 @@ def test_read_error_names_the_file(
         readinto = read
 
     path = write(tmp_path / f"a.svm{ending}", PACK[ending](TEXT))
-    monkeypatch.setattr("sbm.inputs.text._open", lambda name, patience: BadDisk(name))
+    monkeypatch.setattr("sbm.inputs.text._open", lambda source, patience: BadDisk(source.name))
     said = refusal(path)
     assert said.startswith(f"{path}: ")
     assert "Input/output error" in said

@@ -21,6 +21,7 @@ from sbm.cli.options import (
     NEW_FILE,
     ON_ERROR,
     PATH,
+    REMOTE_TIMEOUT,
     TEST,
     THREADS,
     Choice,
@@ -149,6 +150,7 @@ def cli() -> None:
     help="Replace a store; with --append: accept data that is already there.",
 )
 @some(without(_READING, "blocks", "dtype"))
+@REMOTE_TIMEOUT
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
@@ -255,7 +257,10 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
-            report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+            report["test"] = predict_job(
+                result, test, labels=True, threads=1, remote_timeout=settings.remote_timeout,
+                progress=terminal,
+            )  # fmt: skip
     finally:  # print the training's report even if the test file is invalid
         if terminal.as_json:
             terminal.answer(report, show.train)
@@ -337,6 +342,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @INPUT_FORMAT
 @_STRICT
 @THREADS
+@REMOTE_TIMEOUT
 @shared
 @click.pass_context
 def predict(
@@ -402,6 +408,7 @@ def stream(
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.inputs.nametable import LabelWords
+    from sbm.inputs.remote import remote_terms
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job
@@ -417,9 +424,11 @@ def stream(
         except ValueError:
             raise SettingsError(f"classes is {classes!r}; write numbers, as in 1,2,3") from None
     settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
+    timeout = settings.get("remote_timeout")
     if test is not None:
         numbers = LabelWords({}, "labels of a stream", "convert them")
-        check_input(test, None, numbers, terminal)
+        with remote_terms(timeout, terminal.stage):
+            check_input(test, None, numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -438,7 +447,9 @@ def stream(
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+        report["test"] = predict_job(
+            result, test, labels=True, threads=1, remote_timeout=timeout, progress=terminal
+        )
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
 
@@ -657,6 +668,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     "--test", type=PATH, metavar="FILE",
     help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
+@REMOTE_TIMEOUT
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
     """Write a model in the format of another tool.

@@ -19,6 +19,7 @@ __all__ = [
     "NEW_FILE",
     "ON_ERROR",
     "PATH",
+    "REMOTE_TIMEOUT",
     "TEST",
     "THREADS",
     "Choice",
@@ -81,7 +82,7 @@ GROUPS = {
     **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
                      "categorical", "weight", "exclude", "strict", "feature_names", "names",
-                     "keep_store"), _TEXT),
+                     "keep_store", "remote_timeout"), _TEXT),
     **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
@@ -112,6 +113,7 @@ def _make_option(name: str) -> Option:
 
 
 THREADS = _make_option("threads")
+REMOTE_TIMEOUT = _make_option("remote_timeout")
 _CONFIG = click.option(
     "--config", type=FILE, metavar="FILE",
     help="TOML file of settings, named like the options; options override it.",

@@ -10,6 +10,7 @@ from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
 from sbm.settings import Settings
+from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_label, format_number
@@ -300,10 +301,9 @@ def make_model(
     -------
     Model
     """
-    proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
     facts = {
         "rounds": report["rounds"],
-        "certificate": {name: report[name] for name in proven},
+        "certificate": proven(report),
         "converged": report["converged"],
         "passes": report["passes"],
         "updates": report["updates"],

@@ -13,6 +13,7 @@ from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
+from sbm.rows import require_matrix
 from sbm.store import container
 from sbm.store.files import require_place
 from sbm.units import format_number
@@ -472,7 +473,7 @@ class Model:
         Raises
         ------
         DataError
-            If `X` is not a matrix of numbers.
+            If `X` is not a matrix of numbers, or its arrays do not fit together.
         """
         from scipy.sparse import csr_matrix
 
@@ -488,10 +489,14 @@ class Model:
                 f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
                 "(sbm.predict reads files)"
             )
+        if hasattr(X, "tocsr"):
+            require_matrix("X", X)
         X = csr_matrix(X)
-        rows, known = self._find(X.indices)
+        used = slice(0, X.nnz)
+        rows, known = self._find(X.indices[used])
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
-        ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
+        shape = X.shape[0], len(self.ids)
+        ours = csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
         if isinstance(self.W, SparseWeights):
             products = (ours @ self.W.to_csr()).toarray()
         else:

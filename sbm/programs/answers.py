@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sbm.compiled import load
 from sbm.engine.kernels import prepare
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
@@ -267,9 +267,9 @@ def sources_of(
     Raises
     ------
     DataError
-        The file is missing.
+        The file is missing, or has feature names but the model has none.
     SettingsError
-        The data has feature names but the model has none, or the options do not match.
+        The options do not match.
     """
     if _is_store(data):
         return None
@@ -279,7 +279,7 @@ def sources_of(
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
     if names is None and names_record(sources) is not None:
-        raise SettingsError(
+        raise DataError(
             f"{data} has feature names, but the model was trained on numeric ids; train a model "
             "on data with feature names"
         )

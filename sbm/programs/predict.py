@@ -20,6 +20,7 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import RegressionMetrics
 from sbm.models.model import Model
@@ -46,6 +47,7 @@ def predict(
     labels: bool | None = None,
     strict: bool = False,
     threads: int | None = None,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict labels, or numbers for regression, for a file or a store.
@@ -83,6 +85,8 @@ def predict(
         Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -126,7 +130,8 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
-    sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
+    with remote_terms(remote_timeout, progress.stage):
+        sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW

@@ -38,7 +38,7 @@ from sbm.inputs.formats import (
 )  # fmt: skip
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote
+from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
@@ -65,7 +65,7 @@ from sbm.units import parse_size
 
 def default_store(first_input: str) -> Path:
     """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""
-    name = plain_name(Path(first_input).name)
+    name = Path(plain_name(first_input)).name
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
@@ -120,6 +120,7 @@ def split(
     feature_names: str | Path | Sequence[str] | None = None,
     names: bool = True,
     strict: bool = False,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from text or matrices.
@@ -186,6 +187,8 @@ def split(
     strict : bool
         Refuse a table whose columns are not those of the store, or of the first table. Default:
         refuse only some missing columns, and note the other differences.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -210,13 +213,14 @@ def split(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
         exclude=exclude, feature_names=feature_names, names=names, strict=strict,
     )  # fmt: skip
-    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
+    progress = Progress.of(progress)
+    with remote_terms(remote_timeout, progress.stage):
+        sources, store = find_sources(inputs, store, append, reading.input_options(), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
-    progress = Progress.of(progress)
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
@@ -301,7 +305,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
+                    folder, keep or sources[0].shown, sources, options, False, progress,
                     decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -401,7 +405,7 @@ class _Filling:
     """A split in progress."""
 
     folder: Path
-    target: Path  # final name of the store
+    target: Path | str  # final name of the store, or of the first input of a training
     sources: list[Source]
     options: SplitOptions
     force: bool
@@ -528,7 +532,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _report(
-    target: Path,
+    target: Path | str,
     manifest: dict[str, Any],
     new_blocks: list[dict[str, Any]],
     sources: list[Source],

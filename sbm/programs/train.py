@@ -24,6 +24,7 @@ from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
+from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
@@ -114,11 +115,13 @@ def train(
         solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
-        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
-        ``n_nonzero`` and ``n_weights`` (of sparse models),
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and
+        ``n_free`` (support vectors, and those with alpha below its upper bound; not of losses
+        without any), ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
-        (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
-        for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
+        (estimate of the passes to the tolerance, None if the gaps of the last solver show no
+        trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
+        ``feature_scales`` (smallest and largest, without ``scale``),
         ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
@@ -205,21 +208,24 @@ def train_ranks(
             "sbm.train((X, y), NAME)"
         )
     settings = share_cores(Settings.of(settings), comm)
-    check_settings(settings, comm.size)
-    refuse_pipes(data=data, weights=settings.weights, test=options.test, validate=settings.validate)
-    strict = options.reading is not None and options.reading.strict
-    look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
-    compiled_before = compile_seconds()
-    with open_rows(comm, data, model, settings, options, look) as (store, path, read):
-        look.at_store(path, store)
-        if odd := label_warning(settings, store):
-            options.progress.stage(odd)
-        job = TrainingPlan(store, path, settings, options, begin, comm, read)
-        job.compile_seconds = compile_seconds() - compiled_before
-        turns = divide_classes(settings, store) if comm.size == 1 else []
-        if len(turns) > 1:
-            return train_in_turns(job, turns, _train_to_the_end)
-        return _train_to_the_end(job)
+    with remote_terms(settings.remote_timeout, options.progress.stage, options.is_stopped):
+        check_settings(settings, comm.size)
+        refuse_pipes(
+            data=data, weights=settings.weights, test=options.test, validate=settings.validate
+        )
+        strict = options.reading is not None and options.reading.strict
+        look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
+        compiled_before = compile_seconds()
+        with open_rows(comm, data, model, settings, options, look) as (store, path, read):
+            look.at_store(path, store)
+            if odd := label_warning(settings, store):
+                options.progress.stage(odd)
+            job = TrainingPlan(store, path, settings, options, begin, comm, read)
+            job.compile_seconds = compile_seconds() - compiled_before
+            turns = divide_classes(settings, store) if comm.size == 1 else []
+            if len(turns) > 1:
+                return train_in_turns(job, turns, _train_to_the_end)
+            return _train_to_the_end(job)
 
 
 def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:

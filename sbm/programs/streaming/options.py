@@ -198,7 +198,7 @@ class StreamOptions:
 _CLASSES = "classification"
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
-FREE = ("mem", "threads")
+FREE = ("mem", "threads", "remote_timeout")
 KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 

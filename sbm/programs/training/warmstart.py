@@ -24,7 +24,7 @@ from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.errors import SettingsError, StoreError
 from sbm.settings import Settings
-from sbm.solver.gap import MOST_DRIFT, Certificate, ray
+from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore
 from sbm.store.manifest import origins
@@ -442,7 +442,8 @@ class PreviousRun:
             # None of its rows is cached yet.
             engine.run.store(engine.home(learner.number, visit.block), alpha)
 
-        certificate, found = certify(engine, change, 0.0 if self._has_expired else tol)
+        within = 0.0 if self._has_expired else tol
+        certificate, found = certify(engine, change, within, SUPPORT)
         self._processes = []  # free their memory
         if certificate.drift > MOST_DRIFT:
             return replace(certificate, drift=0.0)  # as of Newton's method
