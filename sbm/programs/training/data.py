@@ -113,16 +113,16 @@ def open_rows(
             store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
         options.progress.stage(
-            f"{_names_of(store)}: {count(report['rows'], 'row')}, "
+            f"{_names_of(report['store'], store)}: {count(report['rows'], 'row')}, "
             f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
             f"{report['seconds']:.1f} s"
         )
         yield store, path, report
 
 
-def _names_of(store: BlockStore) -> str:
-    """Return the names of the files that were read, or of the first one if they are many."""
-    first, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
+def _names_of(first: str, store: BlockStore) -> str:
+    """Return the names of the files that were read, or only the first one if they are many."""
+    _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
     if len(others) > _MOST_NAMES:
         return f"{first} and {len(others):,} more inputs"
     return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
