@@ -207,6 +207,16 @@ def _to_label(value: Any) -> float | str:
         return str(value)
 
 
+def _label_to_text(value: Any) -> str | None:
+    """Return a label as text."""
+    if value is None or isinstance(value, str):
+        return value if value is None else value.strip()
+    try:
+        return format_label(float(value))
+    except (TypeError, ValueError):
+        raise SettingsError(f"positive is {value!r}; a label is expected") from None
+
+
 def _read_class_weight(value: Any) -> dict[float | str, float] | str:
     """Read a mapping of label to weight, a list of ``"label=weight"``, or ``balanced``."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
@@ -426,6 +436,12 @@ class Settings:
         "`balanced` is rows / (labels x rows of the label); with `--weights`, of their sums.",
         metavar="L=W", unset="1 each",
     )
+    positive: str | None = _setting(
+        None, _Rule(str, (None,), read=_label_to_text),
+        "The label of two that is the positive class.",
+        "Decision values above 0 stand for it. AUC, PR-AUC, F1, `threshold` and the weights of the "
+        "model are those of this label.", metavar="LABEL", unset="the larger label",
+    )
     weights: str | Path | None = _setting(  # noqa: RUF009
         None, _Rule(str, (None,), read=_path_to_text),
         "File with a factor of C for each row, one per line.",
@@ -460,13 +476,13 @@ class Settings:
             choices=("accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"),
         ),
         "Score for --validate.",
-        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the larger label) "
+        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the positive label) "
         "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
         commands="train", ignored_by="plan",
     )
     threshold: str | None = _setting(
         None, _Rule(str, (None,), read=_check_threshold),
-        "Choose the decision value above which the larger of two labels is predicted, on the rows "
+        "Choose the decision value above which the positive label is predicted, on the rows "
         "of --validate: with the best F1, or the least cost of false positives and negatives.",
         metavar="f1|cost:FP,FN", unset="0", commands="train", ignored_by="plan",
     )

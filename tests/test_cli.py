@@ -338,7 +338,9 @@ def test_finished_training_and_warm_start(run, here):
 
 def test_append_and_expire(run, here):
     Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
-    assert "3 rows appended (43 in total), 21 features" in run("split --append big.sbm new.svm")[1]
+    assert run("split --append big.sbm new.svm")[0] == 1  # label 5 is new
+    line = "split --append big.sbm new.svm --new-labels"
+    assert "3 rows appended (43 in total), 21 features" in run(line)[1]
     assert "left out" not in run("info big.sbm")[1]
     line = "expire big.sbm --source new.svm"
     report = strict(run(f"{line} --dry-run --json")[1])

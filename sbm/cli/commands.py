@@ -54,6 +54,10 @@ _STRICT = click.option(
     help="Refuse a table with other columns than the earlier data, or the model.  "
     "[default: note the difference]",
 )  # fmt: skip
+_NEW_LABELS = click.option(
+    "--new-labels", is_flag=True,
+    help="Accept a file with labels that the store, or the files before it, do not have.",
+)  # fmt: skip
 # How text is read, by split and train.
 _READING = {
     "blocks": click.option(
@@ -63,6 +67,7 @@ _READING = {
         "--dtype", type=Choice(["auto", "float32", "float64"]), default="auto",
         help="Type of values; values that are all 1 take no space.  [default: auto]",
     ),
+    "new_labels": _NEW_LABELS,
     "on_error": ON_ERROR,
     "min_count": click.option(
         "--min-count", type=int, default=1, metavar="N",
@@ -378,6 +383,7 @@ def predict(
 @click.option(
     "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
+@_NEW_LABELS
 @click.option(
     "--dtype", type=Choice(["float32", "float64"]),
     help="Type of values; values that are all 1 take no space.  [default: float32]",

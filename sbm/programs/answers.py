@@ -81,7 +81,7 @@ def _labelled(
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
     """Return the `Answers` for a model and the options of `predict`."""
-    single = model.W.shape[1] == 1
+    single = model.W.shape[1] == 1 and len(model.labels) != 1
     answers = _Single(model, decision) if single else _Multi(model, decision, top)
     return _Probability(model, answers) if probability else answers
 

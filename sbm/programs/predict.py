@@ -22,7 +22,7 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
 from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model
-from sbm.models.metrics import RegressionMetrics
+from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
@@ -160,7 +160,7 @@ def predict(
         raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
-        write_confusion(replace(answers.metrics.confusion(), labels=_sorted_texts(model)), path)
+        write_confusion(_with_texts(answers.metrics.confusion(), model), path)
     return {
         **(_with_words(answers.result(), model) if has_labels else {}),
         "rows": rows,
@@ -175,10 +175,10 @@ def predict(
     }
 
 
-def _sorted_texts(model: Model) -> list[str]:
-    """Return the labels as text, in ascending order of their numbers."""
-    texts = model.label_texts()
-    return [texts[k] for k in np.argsort(model.labels)]
+def _with_texts(confusion: Confusion, model: Model) -> Confusion:
+    """Return counts with the labels as text."""
+    texts = dict(zip(model.labels, model.label_texts(), strict=True))
+    return replace(confusion, labels=[texts[float(label)] for label in confusion.labels])
 
 
 def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def _check_top(model: Model, top: int, decision: bool, probability: bool) -> Non
             f"top is {top}, but probabilities are always written for all labels; omit --top or "
             "--probability"
         )
-    if top > 1 and model.W.shape[1] == 1:
+    if top > 1 and len(model.labels) == 2 and model.W.shape[1] == 1:
         raise SettingsError(
             f"top is {top}, but a model of two classes cannot rank labels; omit --top"
         )

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
+from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
@@ -40,8 +41,10 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
+from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.newlabels import NewLabels, look_like_targets
 from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
@@ -108,6 +111,7 @@ def split(
     mem: int | str = 1_000_000_000,
     append: bool = False,
     force: bool = False,
+    new_labels: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
     name: str = "arrays",
@@ -160,6 +164,9 @@ def split(
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, accept a source that is already there.
+    new_labels : bool
+        Accept labels that the store, or the first of several files, does not have. Otherwise a file
+        is refused if it adds a label to a store of two or more, or to files with exactly two.
     on_error : {"fail", "skip"}
         What to do with a malformed line, or a row with numbers that are not finite.
     min_count : int
@@ -224,6 +231,7 @@ def split(
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+        new_labels=new_labels,
     )  # fmt: skip
     options = _prepare(sources, asked, parse_size(mem), progress)
     while True:
@@ -284,7 +292,8 @@ def read_rows(
         As for `split`.
     """
     sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
-    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    are_targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)
     look(sources)
@@ -474,11 +483,22 @@ class _Filling:
             read_sources(
                 "split" if self.decoded is None else "read", sources, dealer, options, pool,
                 progress, only_known=counted is not None, is_stopped=self.is_stopped,
+                new_labels=self._new_labels(manifest),
             )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
             return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:
+        """Return what refuses new labels; None if there is nothing to compare with."""
+        labels, words = manifest["labels"], self.sources[0].options.words
+        store = str(self.target) if manifest["rows"] else ""
+        if self.options.new_labels or labels is None or not (store or len(self.sources) > 1):
+            return None
+        if look_like_targets(labels["values"], labels["counts"]):
+            return None
+        return NewLabels(labels["values"], store=store, text=words.text)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
         """Return the manifest entry of this generation, without its files."""

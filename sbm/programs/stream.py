@@ -57,9 +57,9 @@ def stream(
         Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
         ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as
-        the options of ``sbm stream``. When resuming, all but the last two default to the previous
-        ones.
+        ``classes``, ``new_labels``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``,
+        ``idle_timeout``, as the options of ``sbm stream``. When resuming, ``classes``, ``dtype``,
+        ``on_error`` and ``checkpoint_every`` default to the previous ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable

@@ -68,6 +68,7 @@ def train(
     names: bool = True,
     name: str = "arrays",
     keep_store: str | Path | None = None,
+    new_labels: bool = False,
     strict: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
@@ -95,7 +96,7 @@ def train(
         Receives each block and each pass.
     blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
         How to read text or matrices, as for `sbm.split`.
-    feature_names, names, name
+    feature_names, names, name, new_labels
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
@@ -122,7 +123,8 @@ def train(
         (estimate of the passes to the tolerance, None if the gaps of the last solver show no
         trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
         ``feature_scales`` (smallest and largest, without ``scale``),
-        ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
+        ``scales_differ`` (by more than a thousand), ``only_label`` (if the model predicts no
+        other), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
 
@@ -156,6 +158,7 @@ def train(
         names,
         name,
         keep_store,
+        new_labels,
         strict,
     )
     options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
@@ -319,6 +322,7 @@ def _finish(
             job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
+        report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
