@@ -55,6 +55,8 @@ def run(line: str, capfd) -> tuple[int, str]:
         ("train bad.svm --loss hinge --task regression", ["--task", "regression"]),
         ("train bad.svm --loss squared_error --class-weight 1=2", ["--class-weight"]),
         ("train bad.svm --class-weight yes=2", ["yes", "bad.svm"]),
+        ("train bad.svm --positive yes", ["--positive", "yes", "bad.svm"]),
+        ("train t.csv --loss squared_error", ["t.csv:2", "squared_error"]),
         ("train bad.svm --calibrate --loss log_loss", ["--calibrate"]),
         ("train bad.svm --calibrate --loss squared_error", ["calibrate"]),
         ("train bad.svm --warm-start nope.model", ["nope.model"]),
@@ -118,6 +120,11 @@ def test_headers_are_checked_before_kernels_are_compiled(here, capfd, monkeypatc
     code, err = run(line, capfd)
     assert code == 1
     assert fact in err
+
+
+def test_labels_that_are_numbers_may_be_named(here, capfd):
+    for option in ("--positive 1", "--positive -1", "--class-weight 1=2", "--class-weight -1.0=2"):
+        assert run(f"train text.svm {option} -o n.model -q", capfd)[0] == 0
 
 
 def test_folder_without_permission_is_reported_first(here, capfd, monkeypatch):

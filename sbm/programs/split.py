@@ -291,8 +291,12 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
-    are_targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    loss, how = LOSSES[settings.loss], reading.input_options()
+    if choose_task(settings, loss) == "regression" and not reading.categorical:
+        advice = "use a loss for classification"
+        how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
+    are_targets = choose_task(settings, loss) != "classification"
     asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)

@@ -34,6 +34,13 @@ __all__ = ["FirstLook", "check_settings", "refuse_pipes"]
 _TEST = re.compile(r"(^|[._-])(t|test)([._-]|$)", re.IGNORECASE)  # in the name of a test set
 
 
+def _is_word(label: Any) -> bool:
+    try:
+        return label is not None and float(label) is None
+    except ValueError:
+        return True
+
+
 def check_settings(settings: Settings, processes: int = 1) -> None:
     """Check that settings fit each other and the number of processes.
 
@@ -122,11 +129,14 @@ class FirstLook:
         """
         settings = self.settings
         is_numeric = all(s.chunks is None and not FORMATS[s.format].has_words for s in sources)
-        words = [label for label in settings.class_weight if isinstance(label, str)]
-        if is_numeric and words and not isinstance(settings.class_weight, str):
-            raise SettingsError(
-                f"class_weight names label {words[0]}, but labels of {sources[0].shown} are numbers"
-            )
+        named: dict[str, Any] = {"positive": [settings.positive]}
+        if not isinstance(settings.class_weight, str):
+            named["class_weight"] = settings.class_weight
+        for option, labels in named.items():
+            if is_numeric and (words := list(filter(_is_word, labels))):
+                raise SettingsError(
+                    f"{option} names label {words[0]}, but labels of {sources[0].shown} are numbers"
+                )
         if self.comm.rank:
             return
         tests = [s.name for s in sources if s.chunks is None and _TEST.search(Path(s.name).name)]
