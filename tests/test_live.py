@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from streams import PACK, small_pieces
 
 import sbm
+from sbm.inputs.formats import convert_inputs, open_inputs
 from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
-from sbm.inputs.parsing import ParsedText
+from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import Source, convert_sources
 from sbm.inputs.vw import hash_names
 
@@ -243,3 +244,21 @@ def test_bad_row_of_a_pipe_comes_after_the_answers_before_it(tmp_path):
             with pytest.raises(sbm.DataError, match="in:2"):
                 job.result(60)
     assert not (tmp_path / "out").exists()
+
+
+def test_table_of_a_pipe_can_be_abandoned(tmp_path):
+    os.mkfifo(tmp_path / "in")
+    options = InputOptions(format="csv", names=None)
+    with ThreadPoolExecutor(1) as pool, open_both_ways(tmp_path / "in") as feed:
+        feed.write(b"y,a\n1,2\n")
+        source = open_inputs([tmp_path / "in"], options)
+        pieces = convert_inputs(
+            source, pool, ParsedText.copy, ahead=2, patience=Patience(prompt=True)
+        )
+        assert len(next(pieces)[1].labels) == 1
+        pieces.close()  # the reader waits for more
+
+
+def open_both_ways(path: Path):
+    """Open a named pipe for writing, without waiting for its reader."""
+    return open(os.open(path, os.O_RDWR), "wb", 0)

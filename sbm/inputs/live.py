@@ -71,9 +71,17 @@ class Patience:
         return self.gave_up
 
 
-def is_idle(file: Any) -> bool:
-    """Whether a file is a pipe that has no data ready, and is not at its end."""
-    return is_pipe(file) and not select.select([file], [], [], _SHORT)[0]
+def is_idle(file: Any, seconds: float = _SHORT) -> bool:
+    """Whether a file is a pipe that has no data for some seconds, and is not at its end."""
+    return is_pipe(file) and not select.select([file], [], [], seconds)[0]
+
+
+def wait_for_data(file: Any, is_over: Callable[[], bool]) -> bool:
+    """Wait until a file has data or ends; return whether it did before `is_over`."""
+    while is_idle(file, _NAP):
+        if is_over():
+            return False
+    return True
 
 
 def is_pipe(file: Any) -> bool:

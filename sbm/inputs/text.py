@@ -33,6 +33,7 @@ from sbm.inputs.live import (
     go_to,
     is_idle,
     is_pipe,
+    wait_for_data,
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
@@ -79,7 +80,7 @@ class Source:
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
     copy: Any = None  # local copy of a remote file
     terms: Any = field(default_factory=current_terms)  # how to read a remote file
-    is_over: bool = False  # whether to stop waiting for a server
+    is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
     # columns, categorical: columns of a table that are features, and those of them that hold only
     # words
@@ -353,7 +354,8 @@ def unpacked(source: Source) -> Iterator[_Unpacked]:
     try:
         digested = _Digested(raw, source)
         yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
-        digested.finish()
+        if not source.is_over:
+            digested.finish()
     finally:
         if source.name != "-":
             raw.close()
@@ -384,6 +386,8 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        if not is_packed(self._source.name) and not wait_for_data(self._raw, self._is_over):
+            return 0
         n = _fill(self._source, self._stream, memoryview(buffer)) or 0
         if not self._is_known:
             _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
@@ -392,6 +396,9 @@ class _Unpacked(io.RawIOBase):
             text = np.frombuffer(buffer, np.uint8, n)
             self.n_lines += int(np.count_nonzero(text == ord("\n")))
         return n
+
+    def _is_over(self) -> bool:
+        return self._source.is_over
 
     def is_idle(self, n_lines: int) -> bool:
         """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
