@@ -57,10 +57,10 @@ def in_megabytes(size: int) -> str:
 
 
 def format_number(number: float) -> str:
-    """Format a number as the shortest decimal that reads back the same; 1.0 becomes ``1``."""
+    """Format a number as a short decimal that reads back the same; 1.0 becomes ``1``."""
     if isinstance(number, int):
         text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
-    elif number.is_integer() and abs(number) < 1e15:
+    elif number.is_integer() and abs(number) < 2**64:
         text = str(int(number))
     else:
         text = repr(number)

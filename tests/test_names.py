@@ -176,7 +176,7 @@ def test_arrays_may_have_words_and_column_names(tmp_path):
     assert (model.predict(X) == y).mean() > 0.9
     estimator = model.to_sklearn()
     assert (estimator.predict(X) == model.predict(X)).all()
-    with pytest.raises(DataError, match=r"chunk 1: y has dtype int.*words"):
+    with pytest.raises(DataError, match=r"chunk 1: labels are numbers.* words"):
         sbm.split([(X, y), (X, (y == "low").astype(int))], tmp_path / "b.sbm")
 
 

@@ -1,5 +1,6 @@
 """Prediction from text and stores against plain Python, and the model file."""
 
+import gzip
 import io
 import os
 import sys
@@ -263,7 +264,7 @@ def test_ids_shifted_by_one_are_reported(here, known, text, is_shifted):
 
 
 @pytest.mark.parametrize(("labels", "outputs"), [((-1.0, 1.0), 1), (FIVE, 5), ((), 1)])
-@pytest.mark.parametrize("text", ["", "\n# a comment only\n"])
+@pytest.mark.parametrize("text", ["", "# a comment only\n"])
 def test_no_rows_give_no_metrics(here, labels, outputs, text):
     Path("t.svm").write_text(text)
     report = sbm.predict(make_model(labels, outputs), "t.svm", "out.txt")
@@ -469,3 +470,71 @@ def test_ignored_labels_need_not_be_numbers(here):
             sbm.predict("m.model", name)
         with pytest.raises(SettingsError, match="--no-labels"):
             sbm.predict("m.model", name, labels=False, confusion=["c.tsv"])
+
+
+BARE = [  # text without labels, rows, and the line that is refused unless labels are ignored
+    ("3:1\n\n5:1\n", 3, 2), ("\n3:1\n", 2, 1), ("3:1\n\n", 2, 2), ("\n \t\n\r\n", 3, 1),
+    ("3:1\r\n\r\n\r\n5:1", 4, 2), ("3:1\n  ", 2, 2), ("qid:1 3:1\n\n", 2, 2), ("\n", 1, 1),
+    ("# by me\n3: 1\n\n", 2, 3), ("3:1\n" * 40 + "\n" + "5:1\n" * 40, 81, 41),
+    ("\n" + "3:1\n" * 40, 41, 1), ("3:1\n5:1\n", 2, 0), ("# by me\n3:1 # mine\n", 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "rows", "refused"), BARE)
+@pytest.mark.parametrize("ending", ["", ".gz", "-"])
+@pytest.mark.parametrize("piece", [8, 1 << 20])
+def test_rows_without_labels_and_features(
+    here, monkeypatch, text, rows, refused, ending, piece
+):  # fmt: skip
+    monkeypatch.setattr(text_module, "PIECE", piece)
+    name, model = "-" if ending == "-" else f"t.svm{ending}", make_model()
+    if ending == ".gz":
+        Path(name).write_bytes(gzip.compress(text.encode()))
+    elif not ending:
+        Path(name).write_text(text, newline="")
+
+    def predict(**options):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return sbm.predict(model, name, "out.txt", **options)
+
+    if refused:
+        with pytest.raises(DataError, match=rf"[: ]{refused}: found a blank line.*--no-labels"):
+            predict()
+        assert not Path("out.txt").exists()
+    else:
+        assert predict()["rows"] == rows
+    report = predict(labels=False, decision=True)
+    assert report["rows"] == report["unlabelled_rows"] == rows
+    assert len(Path("out.txt").read_text().splitlines()) == rows
+
+
+@pytest.mark.parametrize("labels", [None, False])
+def test_comment_may_be_a_row_without_features(here, labels):
+    Path("t.svm").write_text("3:1\n4:1\n  # mine\n")
+    with pytest.raises(DataError, match=r"t\.svm:3: found a line with only a comment"):
+        sbm.predict(make_model(), "t.svm", labels=labels)
+    Path("t.svm").write_text("# top\n1 3:1\n\n# mine\n-1\n")
+    assert sbm.predict(make_model(), "t.svm", labels=labels)["rows"] == 2 + (labels is False)
+
+
+def test_labelled_rows_among_blank_lines(here):
+    Path("t.svm").write_text("\n1 3:1\n\n# two\n-1\n\n")
+    assert sbm.predict(make_model(), "t.svm")["rows"] == 2
+    assert sbm.predict(make_model(), "t.svm", labels=True)["rows"] == 2
+    Path("t.svm").write_text("\n1 3:1\n\n4:1\n")
+    with pytest.raises(DataError, match=r"t\.svm:1: found a blank line"):
+        sbm.predict(make_model(), "t.svm")
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"), [("| 1\n\n", 2), ("\n'tag | 1\r\n", 1), ("\r\n \n", 1)]
+)
+def test_vw_rows_without_labels_and_features(here, text, refused):
+    info = {"names": {"hash_bits": 22, "label": None, "text": []}}
+    model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=info)
+    Path("t.vw").write_text(text, newline="")
+    with pytest.raises(DataError, match=rf"t\.vw:{refused}: found a blank line.*--no-labels"):
+        sbm.predict(model, "t.vw")
+    assert sbm.predict(model, "t.vw", labels=False)["rows"] == 2
+    Path("t.vw").write_text("1 | 1\n\n-1 |\n")
+    assert sbm.predict(model, "t.vw")["rows"] == 2

@@ -432,6 +432,8 @@ def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Ba
         cells = _cells(y, True)
         table = [options.words.number(word.decode()) for word in cells.words]
         labels = np.array([*table, np.nan])[cells.codes]
+    elif y is not None and pa.types.is_decimal(y.type):
+        labels = np.array([np.nan if x is None else x for x in y.to_pylist()], object)
     elif y is not None:
         labels = _numbers(y)
     if options.weight is not None and options.weight in batch.schema.names:

@@ -10,7 +10,14 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.matrices import Batch
-from sbm.inputs.parsing import MOST_HASH_BITS, TOO_LARGE, InputOptions
+from sbm.inputs.parsing import (
+    FIRST_ROUNDED,
+    MOST_HASH_BITS,
+    ROUNDED_LABEL,
+    TOO_LARGE,
+    InputOptions,
+    is_rounded,
+)
 from sbm.inputs.vw import hash_names
 
 _LABELS = ("label", "y", "target")  # default names of the label column
@@ -242,6 +249,11 @@ class Columns:
                 [np.nan if word in NO_LABEL else words.number(word) for word in table], np.nan
             )
             labels = numbers[column.codes]
+        elif not self.options.targets:
+            for row in np.flatnonzero(np.abs(labels) >= FIRST_ROUNDED).tolist():
+                if is_rounded(column.text(row), labels[row]):
+                    shown = repr(column.text(row))
+                    refused.setdefault(row, ROUNDED_LABEL.format(token=shown))
         allowed = () if self.options.labels else NO_LABEL
         for row in np.flatnonzero(~np.isfinite(labels)).tolist():
             cell = column.text(row)

@@ -49,7 +49,7 @@ class Format:
 
 
 def _libsvm_parser(options: InputOptions) -> TextParser:
-    return partial(parse_text, labels=options.labels)
+    return partial(parse_text, labels=options.labels, targets=options.targets)
 
 
 LIBSVM = "libsvm"

@@ -4,9 +4,9 @@ Grammar of a line, with whitespace (space, tab, CR, VT, FF) between its parts::
 
     label [qid:N] [id:value]... [# comment]
 
-Empty lines and comment lines are skipped. Labels and values are decimal numbers, rounded correctly
-to float64; ``inf`` and ``nan`` are rejected. Ids are integers from 0 to 2^63 - 1 in any order, each
-at most once per row.
+Lines with only a comment are skipped, and blank ones too, unless labels are ignored. Labels and
+values are decimal numbers, rounded correctly to float64; ``inf`` and ``nan`` are rejected. Blanks
+may follow the colon. Ids are integers from 0 to 2^63 - 1 in any order, each at most once per row.
 """
 
 import numpy as np
@@ -16,9 +16,11 @@ from sbm.compiled import load
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
+    ROUNDED_LABEL,
     TOO_LARGE,
     Arrays,
     Counts,
+    Int64s,
     ParsedText,
     Room,
     TextError,
@@ -40,6 +42,7 @@ REASONS = (
     "found {token}, " + TOO_LARGE,
     "found feature id {token} twice; each id is allowed once per row",
     "found {token}; qid is allowed once, right after the label, with an integer",
+    ROUNDED_LABEL,
 )
 _BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 3, 5, 6, 8, 9
 
@@ -54,6 +57,7 @@ def parse_text(
     dtype: str = "float32",
     skip: bool = False,
     labels: bool | None = True,
+    targets: bool = False,
     max_errors: int = 20,
     room: Room | None = None,
 ) -> ParsedText:
@@ -69,7 +73,7 @@ def parse_text(
         Type of the returned values. Parsing uses exact float64.
     skip : bool
         Skip invalid lines instead of stopping at the first one.
-    labels : bool, optional
+    labels, targets : bool, optional
         As in `InputOptions`.
     max_errors : int
         Number of invalid lines to describe.
@@ -83,15 +87,15 @@ def parse_text(
         only the rows before that line.
     """
 
-    def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
+    def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
         fits = room is not None and room.size >= size and room.dtype == dtype
         into = room if room is not None and fits else Room.of(text, size, dtype)
         y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
         while True:
             *counts, n_hard = kernels.parse(
-                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], y, indptr, ids, values,
-                errors, hard, bits,
+                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], not targets, y, indptr,
+                ids, values, errors, hard, notes, bits,
             )  # fmt: skip
             if n_hard <= len(hard):
                 break

@@ -169,6 +169,21 @@ class LabelWords:
         if self.are_words is None:  # --categorical would not change the labels of this text
             self.are_words, self.advice = False, "convert them"
 
+    def expect_words(self, place: str, word: str) -> None:
+        """Note that the next labels, such as `word`, are words.
+
+        Raises
+        ------
+        DataError
+            Labels were numbers before.
+        """
+        if self.are_words is False:
+            raise DataError(
+                f"{place}: labels are words such as {word[:40]!r}, but {self.whose} are numbers; "
+                f"{self.advice}"
+            )
+        self.are_words = True
+
     def number(self, word: str) -> float:
         """Return the number of a word, a new one if the word is new.
 

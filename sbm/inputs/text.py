@@ -57,6 +57,10 @@ class Source:
     before: SourceProgress = field(default_factory=SourceProgress)
     sha256: str = ""  # digest of the bytes on disk, set when the end is reached
     problems: list[str] = field(default_factory=list)  # messages about the first invalid lines
+    # message about a line that is blank or only a comment, and may be a row without features
+    unclear: str = ""
+    has_bare_rows: bool = False  # whether there are rows without a label
+    changed: str = ""  # message about the first whole number that the type of the values changes
     is_open: bool = False  # whether the last line has no line end
     was_replaced: bool = False  # whether a followed file has been replaced by another one
     # rows in memory, instead of a file; see `sbm.inputs.matrices`
@@ -622,6 +626,8 @@ def convert_sources(
                     yield from _take(*flight.popleft(), skip, reasons)
             while flight:  # complete a source's counters before the next one
                 yield from _take(*flight.popleft(), skip, reasons)
+            if source.unclear and not source.done.rows:  # there is nothing but blank lines
+                broken = broken or DataError(source.unclear)
         if broken is not None:
             raise broken
         if source.was_replaced:
@@ -650,6 +656,7 @@ def _take(
     """Update the counters and yield the result of a piece, then raise if a line is invalid."""
     source, (parsed, converted) = piece.source, task.result()
     before = source.before = source.done
+    _note_lines(source, parsed)
     refused = [
         f"{source.at(before.lines + error.line)}: {error.explain(reasons)}"
         + (_TORN if error.line == piece.open_line else "")
@@ -668,6 +675,33 @@ def _take(
         piece.tail[-text:] if text < TAIL else piece.tail, max(0, before.skip - n_rows),
     )  # fmt: skip
     yield source, converted
+
+
+def _note_lines(source: Source, parsed: ParsedText) -> None:
+    """Refuse lines that may or may not be rows without features, among rows without labels.
+
+    Raises
+    ------
+    DataError
+        The text has such a line and a row without a label.
+    """
+    notes, before = parsed.notes, source.done
+    if not source.changed and parsed.changed:
+        source.changed = f"{source.at(before.lines + notes.changed)}: {parsed.changed}"
+    may_lack = source.options.labels is not True
+    comment = (before.rows and notes.comment) or notes.later_comment
+    found = {notes.blank: "a blank line", comment: "a line with only a comment"}
+    lines = sorted(filter(None, found))
+    if may_lack and lines and not source.unclear:
+        leave = "" if found[lines[0]] == "a blank line" else "leave it blank and "
+        source.unclear = (
+            f"{source.at(before.lines + lines[0])}: found {found[lines[0]]} where rows have no "
+            f"labels, so it may be a row without features. Remove it, or {leave}use --no-labels "
+            "to read it as a row"
+        )
+    source.has_bare_rows |= notes.bare > 0
+    if source.unclear and source.has_bare_rows:
+        raise DataError(source.unclear)
 
 
 _TORN = " (the last line has no line end, so the text may be truncated)"

@@ -205,6 +205,7 @@ def sources_of(
     kind: str | None = None,
     labels: bool | None = True,
     words: LabelWords | None = None,
+    targets: bool = False,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -214,7 +215,7 @@ def sources_of(
         Options for feature names, from the model; see `names_record`.
     kind : str, optional
         Format of `data`. Default: from its name.
-    labels : bool, optional
+    labels, targets : bool, optional
         As in `InputOptions`.
     words : LabelWords, optional
         Labels of the model.
@@ -228,7 +229,9 @@ def sources_of(
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind, labels=labels, words=words or LabelWords({}))
+    options = InputOptions(
+        format=kind, labels=labels, targets=targets, words=words or LabelWords({})
+    )
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)

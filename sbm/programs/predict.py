@@ -123,7 +123,9 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
-    sources = sources_of(data, model.info.get("names"), format, labels, words)
+    sources = sources_of(
+        data, model.info.get("names"), format, labels, words, targets=not model.labels
+    )
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW

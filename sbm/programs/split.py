@@ -33,6 +33,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.remote import is_remote
 from sbm.inputs.text import Source, expand_names
+from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
 from sbm.programs.splitting.options import Reading, SplitOptions
@@ -46,7 +47,12 @@ from sbm.programs.splitting.reading import (
     refuse_once_only,
     require_second_reading,
 )
-from sbm.programs.splitting.sources import find_sources, other_columns, refuse_known_sources
+from sbm.programs.splitting.sources import (
+    find_sources,
+    other_columns,
+    refuse_known_sources,
+    refuse_skipped,
+)
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
@@ -266,7 +272,10 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
+    from sbm.engine.problems import choose_task  # not needed by `split`
+
+    targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    sources, _ = find_sources(inputs, model, False, reading.input_options(targets), reading.name)
     for source in sources:
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
@@ -462,6 +471,9 @@ class _Filling:
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
+            refuse_skipped(sources)
+            if changed := next((s.changed for s in sources if s.changed), ""):
+                progress.stage(changed)
             return _Dealt(dealer, *dealer.finish(), counted)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:

@@ -146,8 +146,8 @@ class Reading:
     name: str = "arrays"
     keep_store: str | Path | None = None
 
-    def input_options(self) -> InputOptions:
-        """Return how to read the inputs.
+    def input_options(self, targets: bool = False) -> InputOptions:
+        """Return how to read the inputs; labels may be `targets`, not classes.
 
         Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read.
         """
@@ -159,7 +159,7 @@ class Reading:
         categorical = None if self.categorical is None else tuple(self.categorical)
         return InputOptions(
             self.format, self.hash_bits, self.label, categorical, self.weight,
-            tuple(self.exclude), names=table, words=LabelWords(),
+            tuple(self.exclude), targets=targets, names=table, words=LabelWords(),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int) -> SplitOptions:

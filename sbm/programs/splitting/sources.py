@@ -144,6 +144,20 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
     return warnings
 
 
+_FEW_SKIPPED = 10  # so many invalid rows of a source are skipped in any case
+
+
+def refuse_skipped(sources: list[Source]) -> None:
+    """Raise `DataError` if most rows of a source are invalid."""
+    for source in sources:
+        skipped, rows = source.done.skipped, source.done.rows
+        if skipped > max(rows, _FEW_SKIPPED):
+            raise DataError(
+                f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid, more than "
+                f"half, so --on-error skip does not help; the first is {source.problems[0]}"
+            )
+
+
 def refuse_known_sources(
     sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
 ) -> None:
