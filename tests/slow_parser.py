@@ -1,8 +1,8 @@
 """A slow reference parser of LIBSVM text, from the grammar in the README.
 
-A line is ``label [qid:N] [id:value]... [# comment]``. Tokens are separated by blanks, which may also
-follow the colon. Any other
-control character also ends a token, but is not allowed anywhere, so it is refused itself.
+A line is ``label [qid:N] [id:value]... [# comment]``. Tokens are separated by blanks, which may
+also follow the colon. Any other control character also ends a token, but is not allowed anywhere,
+so it is refused itself.
 """
 
 import itertools

@@ -327,7 +327,8 @@ def test_numbers_half_way_between_two_floats() -> None:
 @pytest.mark.parametrize(
     ("line", "facts"),
     [
-        (b"1 1: ", "'1:' without a value"), (b"1 1: #1", "'1:' without a value"), (b"1:1 1:", "'1:1'"), (b"1 qid:x 1:1", "qid:x.*once"),
+        (b"1 1: ", "'1:' without a value"), (b"1 1: #1", "'1:' without a value"),
+        (b"1:1 1:", "'1:1'"), (b"1 qid:x 1:1", "qid:x.*once"),
         (pickle.dumps({"a": 1}), "binary"), ("1 1:1".encode("utf-16"), "binary"),
         (b"PAR1\x15\x04", "binary"), ("ü 1:1".encode(), "label is expected$"),
     ],

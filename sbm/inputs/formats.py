@@ -62,7 +62,7 @@ FORMATS = {
         ),
         Format("csv", (".csv",), read=read_table, is_hashed=True),
         Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
-        Format("npz", (".npz",), read=read_npz, is_stream=False, has_words=False),
+        Format("npz", (".npz",), read=read_npz, is_stream=False),
         Format(
             "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
             memory=MEMORY,

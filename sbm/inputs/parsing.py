@@ -288,8 +288,8 @@ def show_change(feature: object, number: float) -> str:
 
 
 ROUNDED_LABEL = (
-    "found the label {token}, which float64 cannot hold exactly, so it may become another label; "
-    "number the labels from 0, or, for regression, write it with an exponent (1.5e18)"
+    "found the label {token}, which float64 cannot hold exactly; number the labels from 0, make "
+    "words of them (--categorical in a table), or write targets with an exponent (1.5e18)"
 )
 _PLAIN_DIGITS = re.compile(r"\s*([+-]?\d+)(\.0*)?\s*", re.ASCII)
 
