@@ -350,7 +350,7 @@ def test_labels_that_float64_rounds_are_refused(tmp_path: Path, kind: str) -> No
     report = split(write_labels(tmp_path, kind, exact), store, **IN_TURN)
     assert sorted(report["labels"]["values"]) == sorted(exact)
     data = write_labels(tmp_path, kind, [2**53, 2**53 + 1, 1])
-    place = {"npz": "row 2", "arrays": "row 1", "frame": "row 2", "svm": ":2", "csv": ":3"}
+    place = {"npz": "row 2", "arrays": "row 1", "frame": "row 2", "svm": ":2", "sv": ":3"}
     where = next((place[k] for k in place if k in kind), "2")
     with pytest.raises(DataError, match=rf"{where}: found the label '9007199254740993[0.]*'"):
         split(data, store, **IN_TURN)
