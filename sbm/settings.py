@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -227,6 +227,54 @@ def _read_class_weight(value: Any) -> dict[float | str, float] | str:
             )
         weights[label] = weight
     return weights
+
+
+def match_weights(
+    given: Mapping[Any, float], labels: Sequence[Any]
+) -> tuple[list[float | None], list[Any]]:
+    """Find the class weight of each label.
+
+    A weight is given by the label as text, or else by its value, so 1, 1.0 and ``"1"`` name the
+    same label.
+
+    Returns
+    -------
+    weights : list of float or None
+        None for labels without a weight.
+    unknown : list
+        What is given, but is no label.
+
+    Raises
+    ------
+    SettingsError
+        A label has two weights, or a weight is no number of at least 0.
+    """
+    texts, numbers = [str(label) for label in labels], [_number_of(label) for label in labels]
+    weights: list[float | None] = [None] * len(texts)
+    unknown = []
+    for key, weight in given.items():
+        text, number = format_label(key) if isinstance(key, float) else str(key), _number_of(key)
+        same = [k for k, known in enumerate(texts) if text == known]
+        same = same or [k for k, known in enumerate(numbers) if number == known]
+        for k in same:
+            if weights[k] is not None:
+                raise SettingsError(f"class_weight has label {texts[k]} twice; give it once")
+            weights[k] = _number_of(weight)
+            if not _is_not_negative(_number_of(weight)):
+                raise SettingsError(
+                    f"class_weight of label {texts[k]} is {weight!r}; it must be 0 or a finite "
+                    "positive number"
+                )
+        unknown += [] if same else [key]
+    return weights, unknown
+
+
+def _number_of(label: Any) -> float:
+    """Return the value of a label, which may be a text; nan if it is no number."""
+    try:
+        return float(label)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 _FLAG = _Rule(bool)

@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,7 +44,7 @@ from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
 from sbm.rows import Rows
-from sbm.settings import Settings
+from sbm.settings import Settings, match_weights
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.units import format_size
 
@@ -52,7 +53,6 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import check_random_state
-    from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import (
         _check_partial_fit_first_call,
@@ -104,13 +104,14 @@ class _Linear(BaseEstimator):
         if params.get("early_stopping") and "max_iter" not in without:
             chosen["validate"] = float(params["validation_fraction"])
         if params.get("fit_intercept"):
-            if not params["intercept_scaling"] > 0:
+            scaling = params["intercept_scaling"]
+            if not isinstance(scaling, Real) or not float(scaling) > 0:
                 raise SettingsError(
-                    f"intercept_scaling is {params['intercept_scaling']}; it must be above 0. "
+                    f"intercept_scaling is {scaling!r}; it must be a number above 0. "
                     "Use fit_intercept=False to fit no intercept"
                 )
-            is_free = math.isinf(params["intercept_scaling"])
-            chosen |= {"intercept": True} if is_free else {"bias": params["intercept_scaling"]}
+            is_free = math.isinf(float(scaling))
+            chosen |= {"intercept": True} if is_free else {"bias": float(scaling)}
         chosen["seed"] = int(check_random_state(self.random_state).randint(1 << 31))
         chosen["threads"] = effective_n_jobs(self.n_jobs)
         return Settings.from_dict({**chosen, **more})
@@ -387,7 +388,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
                     "at least two classes are required; y contains only one class: "
                     f"{self.classes_.tolist()[0]!r}"
                 )
-            weight = self._weight_of_codes(y)
+            weight = self._weight_of_codes()
             model = self._fit(X, codes, sample_weight, task="classification", class_weight=weight)
         self._keep(self._named(model))
         return self
@@ -432,17 +433,28 @@ class SBMClassifier(ClassifierMixin, _Linear):
         labels = [float(k) for k in range(len(self.classes_))]
         model = self._partial_fit(
             X, codes, weights, labels, task="classification",
-            class_weight=self._weight_of_codes(self.classes_),
+            class_weight=self._weight_of_codes(),
         )  # fmt: skip
         self._keep(self._named(model))
         return self
 
-    def _weight_of_codes(self, y: npt.NDArray[Any]) -> dict[float, float] | str | None:
+    def _weight_of_codes(self) -> dict[float, float] | str | None:
         """Return class weights by the position of each class."""
         if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
-        factors = compute_class_weight(dict(self.class_weight), classes=self.classes_, y=y)
-        return {float(code): float(factor) for code, factor in enumerate(factors)}
+        if not isinstance(self.class_weight, Mapping):
+            raise SettingsError(
+                f"class_weight is {self.class_weight!r}; expected a dict of weights by label, or "
+                "'balanced'"
+            )
+        labels = self.classes_.tolist()
+        weights, unknown = match_weights(self.class_weight, labels)
+        if unknown and None in weights:  # in a fold, labels may be missing
+            raise SettingsError(
+                f"class_weight names label {unknown[0]!r}, but the labels are "
+                f"{', '.join(map(repr, labels[:6]))}" + (", ..." if len(labels) > 6 else "")
+            )
+        return {float(k): weight for k, weight in enumerate(weights) if weight is not None}
 
     def _named(self, model: Model) -> Model:
         """Return the model with `classes_` as labels if they are numbers or words."""

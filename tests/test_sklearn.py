@@ -249,6 +249,39 @@ def test_class_weights_go_by_label():
     assert_same_optimum(classifier(class_weight="balanced").fit(X, names), expected)
 
 
+@pytest.mark.parametrize(
+    ("labels", "given"),
+    [
+        (["1", "2"], {"1": 1, "2": 3}), (["1", "2"], {1: 1, 2: 3}), (["01", "2.0"], {"2": 3}),
+        (["1", "2"], {2.0: 3}), (["1", "2"], {np.int8(2): np.float32(3)}), ([1, 2], {"2": "3"}),
+        ([1.0, 2.0], {"2": 3}), ([False, True], {True: 3}), ([False, True], {"True": 3}),
+        ([False, True], {1: 3, 0: 1.0}), (["a", "b"], {"a": 1, "b": 3, "c": 9}),
+        (["2.0", "2"], {"2": 3}), ([-1, 10**15], {10**15: 3}), ([-1, 10**15], {"1e15": 3}),
+    ],
+)  # fmt: skip
+def test_class_weights_match_labels_by_value(labels, given):
+    X, y = make_rows(classes=2)
+    names = np.array(labels)[y]
+    expected = classifier().fit(X, names, np.where(names == labels[1], 3, 1))
+    assert_same_optimum(classifier(class_weight=given).fit(X, names), expected)
+    classifier(class_weight=given).partial_fit(X, names, sorted(set(labels)))
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"3": 2}, r"label '3', but the labels are '1', '2'$"), ({"x": 1, "1": 2}, "label 'x'"),
+        ({1: 2, "1": 3}, "label 1 twice"), ({"1": -1}, "label 1 is -1"),
+        ({"2": "x"}, "label 2 is 'x'"), ({"1": None}, "label 1 is None"),
+        ([1, 2], r"class_weight is \[1, 2\]"), ({"1": np.nan}, "nan"), ({None: 2}, "label None"),
+    ],
+)  # fmt: skip
+def test_other_class_weights_are_refused(given, facts):
+    X, y = make_rows(classes=2)
+    with pytest.raises(SettingsError, match=facts):
+        classifier(class_weight=given).fit(X, np.array(["1", "2"])[y])
+
+
 def test_probabilities_exist_only_where_defined():
     X, y = make_rows()
     assert not hasattr(SBMClassifier(), "predict_proba")
@@ -279,6 +312,9 @@ def test_unconverged_fit_warns(tmp_path, monkeypatch):
         (classifier("hing"), "loss 'hing'.*'hinge'"), (regressor("hinge"), "regression.*hinge"),
         (classifier("epsilon_insensitive"), "classification.*epsilon_insensitive"),
         (classifier(C=-1), "C is -1"), (classifier(intercept_scaling=0), "intercept_scaling is 0"),
+        (classifier(intercept_scaling="x"), "intercept_scaling is 'x'; .* number above 0"),
+        (SBMRegressor(intercept_scaling=None), "intercept_scaling is None; .* number above 0"),
+        (classifier(intercept_scaling=[1]), r"intercept_scaling is \[1\]"),
         (classifier(dtype="int8"), "dtype is 'int8'.*float64"),
     ],
     ids=str,
