@@ -263,6 +263,38 @@ def test_ids_shifted_by_one_are_reported(here, known, text, is_shifted):
     assert ("warning: " in output and "shifted" in output) == is_shifted
 
 
+def numbered_rows(kind, rows, first, seed):
+    """LIBSVM text whose ids begin with `first`."""
+    random, lines = np.random.default_rng(seed), []
+    for _ in range(rows):
+        ids = {int(3000 * u**3) for u in random.random(12)}
+        if kind == "constant":
+            ids.add(0)
+        elif kind == "dense":
+            ids = range(30)
+        elif kind == "sparse":
+            ids = set(random.choice([3, 90, 91, 700, 2500], 4, p=[0.5, 0.2, 0.1, 0.1, 0.1]))
+        lines.append("1 " if random.random() < 0.5 else "-1 ")
+        lines[-1] += " ".join(f"{k + first}:1" for k in sorted(ids))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["constant", "skewed", "dense", "sparse"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_shifted_ids_of_few_rows_are_noticed(here, kind, first):
+    Path("t.svm").write_text(numbered_rows(kind, 400, first, 1))
+    model, _ = sbm.train("t.svm", "t.model", {"C": 0.01, "tol": 0.1})
+    n = 400 if kind == "skewed" else 20
+    for seed in range(2, 12):
+        Path("n.svm").write_text(numbered_rows(kind, n, first, seed))
+        assert sbm.predict(model, "n.svm")["warnings"] == []
+        Path("n.svm").write_text(numbered_rows(kind, n, 1 - first, seed))
+        [warning] = sbm.predict(model, "n.svm")["warnings"]
+        assert "shifted by one" in warning
+    model.info["frequencies"] = {"rows": -1, "counts": [["x"]]}  # a damaged model
+    assert sbm.predict(model, "t.svm")["warnings"] == []
+
+
 @pytest.mark.parametrize(("labels", "outputs"), [((-1.0, 1.0), 1), (FIVE, 5), ((), 1)])
 @pytest.mark.parametrize("text", ["", "# a comment only\n"])
 def test_no_rows_give_no_metrics(here, labels, outputs, text):

@@ -102,7 +102,7 @@ _MOST_LABELS = 20  # shown, unless all are asked for
 def info(facts: Report, every: bool = False) -> Lines:
     """Describe a store, a run or a model; `every` adds long fields and default settings."""
     for name, value in facts.items():
-        if name == "log" or (name in _ONLY_IF_VERBOSE and not every):
+        if name in ("log", "frequencies") or (name in _ONLY_IF_VERBOSE and not every):
             continue
         if value is None or (name in _ONLY_IF_ANY and not value):
             continue

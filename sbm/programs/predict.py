@@ -28,6 +28,7 @@ from sbm.models.weights import SparseWeights
 from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
+from sbm.programs.training.frequencies import FrequencyCheck
 from sbm.store.files import open_atomically, writing
 
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
@@ -135,7 +136,7 @@ def predict(
     answers = answers_of(model, decision, top, probability)
     weights = model.W if isinstance(model.W, SparseWeights) else np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0
-    table = _Features(model)
+    table = _Features(model, is_text=sources is not None)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
         in_order=output is not None, words=None if labels is False else words,
@@ -146,6 +147,7 @@ def predict(
             if labels is False:
                 y = np.full(len(y), np.nan)
             rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
+            table.count(len(y))
             scores, missed = _decide(model, weights, begins, ends, indices, values)
             nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
             _write(answers.add(y, scores), file)
@@ -211,20 +213,35 @@ _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
 class _Features(IdTable):
     """Codes of a model's features, which are rows of its weights.
 
+    Parameters
+    ----------
+    is_text : bool
+        Whether the ids that are looked up are those of all nonzeros.
+
     Attributes
     ----------
     smallest, largest : int
         Smallest and largest id looked up so far.
+    check : FrequencyCheck
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, is_text: bool) -> None:
         super().__init__(np.concatenate([model.ids, model.zero_ids]))
         self._n_used = len(model.ids)
         self.smallest, self.largest = LARGEST_ID, -1
+        self.check = FrequencyCheck(model.info.get("frequencies") if is_text else None)
+        self._is_counting = False
+
+    def count(self, rows: int) -> None:
+        """Count rows whose ids were looked up last."""
+        self.check.rows += rows if self._is_counting else 0
 
     def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         self.smallest = min(self.smallest, int(keys.min(initial=LARGEST_ID)))
         self.largest = max(self.largest, int(keys.max(initial=-1)))
+        self._is_counting = self.check.is_open
+        if self._is_counting:
+            self.check.add(keys)
         codes = super().find(keys)
         codes[codes >= self._n_used] = _ZERO
         return codes
@@ -237,6 +254,8 @@ def _shifted(model: Model, features: _Features) -> list[str]:
         return []
     low, high = int(known.min()), int(known.max())
     least, most = features.smallest, features.largest
+    if warning := features.check.warning():
+        return [warning]
     is_less = (low, least) == (1, 0) and most < high
     if not is_less and not least - low == most - high == 1:
         return []

@@ -28,6 +28,7 @@ from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.data import open_rows
+from sbm.programs.training.frequencies import frequencies_of
 from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
 from sbm.programs.training.ranks import (
@@ -310,6 +311,8 @@ def _finish(
             job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
+        if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
+            model.info["frequencies"] = found
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
