@@ -246,3 +246,30 @@ def test_table_larger_than_memory_keeps_the_bound(tmp_path):
         line = [sys.executable, "-c", f"{code} print(peak_bytes())", *paths]
         done = subprocess.run(line, capture_output=True, check=True)
         assert int(done.stdout) < 400_000_000
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "frame"])
+def test_column_of_texts_is_refused(tmp_path, kind):
+    random = np.random.default_rng(0)
+    words = np.array(
+        ["the", "film", "was", "great", "but", "a", "bit", "long", "for", "me", "and", "my", "dog"]
+    )
+    texts = [" ".join(random.choice(words, 12)) for _ in range(60)]
+    columns = {"text": texts, "label": [0, 1] * 30}
+    few = {**columns, "text": ["how do I get to number ten", "and how to number nine"] * 30}
+    two = {**columns, "n": list(range(60))}
+    for k, (table, is_refused) in enumerate([(columns, True), (few, False), (two, False)]):
+        frame = pa.table(table)
+        path = tmp_path / f"{k}.{kind}"
+        if kind == "parquet":
+            pq.write_table(frame, path)
+        elif kind != "frame":
+            frame.to_pandas().to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+        data = frame if kind == "frame" else path
+        if is_refused:
+            with pytest.raises(DataError, match=r"column text.*Raw text is not read"):
+                sbm.train(data, tmp_path / "a.model")
+        else:
+            sbm.train(data, tmp_path / "a.model")
+    if kind != "frame":
+        assert sbm.predict(tmp_path / "a.model", tmp_path / f"0.{kind}")["rows"] == 60

@@ -24,6 +24,8 @@ _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
+# A column of so many distinct cells, with more than so many words each, is text.
+_FEWEST_TEXTS, _WORDS_OF_TEXT = 10, 4
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
@@ -54,6 +56,8 @@ class Columns:
     text: frozenset[int]  # columns in which every cell is a word
     ids: _Ints  # shape (n_columns,)
     options: InputOptions
+    place: str  # place of the header for messages
+    is_begun: list[bool] = field(default_factory=list)  # not empty after the first rows
 
     @classmethod
     def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
@@ -117,7 +121,9 @@ class Columns:
             ignored, label = ignored | {label}, -1
         text = {places[name] for name in options.categorical or () if name in places}
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
-        columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
+        columns_of = cls(
+            names, label, weight, frozenset(ignored), frozenset(text), ids, options, place
+        )
         columns_of._refuse_collisions(place)
         columns_of._refuse_missing(place)
         return columns_of
@@ -205,6 +211,7 @@ class Columns:
             if not column.words:
                 continue
             with_word = np.flatnonzero(column.codes >= 0)
+            self._refuse_texts(k, column.words, len(with_word))
             begin = as_bytes(self.names[k]) + b"="
             words = [begin + word for word in column.words]
             word_ids = hash_names(words, self.options.hash_bits or 0)
@@ -238,6 +245,28 @@ class Columns:
             np.concatenate(ids)[order], np.concatenate(values)[order], refused, size, place,
             names, weights,
         )  # fmt: skip
+
+    def _refuse_texts(self, k: int, words: list[bytes], n: int) -> None:
+        """Raise `DataError` if the only feature is a text in the first rows, each another one.
+
+        Parameters
+        ----------
+        k : int
+            Position of the column.
+        words : list of bytes
+            Distinct cells.
+        n : int
+            Number of cells that are words.
+        """
+        if self.is_begun or self.options.labels is not True or self._features() != [k]:
+            return
+        self.is_begun.append(True)
+        n_words = sum(len(word.split()) for word in words)
+        if n >= _FEWEST_TEXTS and len(words) > 0.9 * n and n_words > _WORDS_OF_TEXT * len(words):
+            raise DataError(
+                f"{self.place}: column {self.names[k]}, the only feature, holds texts. Raw text is "
+                "not read; turn it into features first (see Raw text in docs/inputs.md)"
+            )
 
     def _labels(self, column: Cells, refused: dict[int, str]) -> _Floats:
         """Return labels as numbers, and refuse the rows with an invalid label."""

@@ -9,6 +9,8 @@ values are decimal numbers, rounded correctly to float64; ``inf`` and ``nan`` ar
 may follow the colon. Ids are integers from 0 to 2^63 - 1 in any order, each at most once per row.
 """
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -44,7 +46,7 @@ REASONS = (
     "found {token}; qid is allowed once, right after the label, with an integer",
     ROUNDED_LABEL,
 )
-_BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 3, 5, 6, 8, 9
+_BAD_LABEL, _BAD_ID, _NO_VALUE, _BAD_VALUE, _DUPLICATE, _QUERY = 1, 3, 5, 6, 8, 9
 
 _ENDS = b" \t\r\n\v\f#"  # bytes that end a token
 _LABEL = -1  # feature id that marks the label in the list of hard numbers
@@ -136,4 +138,39 @@ def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> 
         return TextError(line, _NO_VALUE, token_at(text, begin, _ENDS))
     if code == _BAD_ID and token.startswith("qid:"):
         code = _QUERY
-    return TextError(line, code, token)
+    hint = _hint(text, line, where) if code in (_BAD_LABEL, _BAD_ID, _NO_VALUE) else ""
+    return TextError(line, code, token, hint)
+
+
+_MULTI_LABEL = (
+    "Several labels per row (multi-label) are not supported; train a model for each label, on rows "
+    "labelled 1 or -1"
+)
+_FEATURES = "turn it into features first (see Raw text in docs/inputs.md)"
+_SEVERAL = re.compile(rb"\d*(,\s?\d*)+(:\S*)?\s")  # labels at the begin of a line
+_LONGEST = 2000  # bytes of a line that are looked at
+
+
+def _hint(text: npt.NDArray[np.uint8], number: int, where: int) -> str:
+    """Return what a line looks like in which no label or feature was found, and what to do."""
+    begin = text[max(0, where - _LONGEST) : where].tobytes().rpartition(b"\n")[2]
+    end, _, following = text[where : where + _LONGEST].tobytes().partition(b"\n")
+    line = (begin + end).strip()
+    first, *rest = line.split() or [b""]
+    pairs = sum(re.match(rb"\d+:", word) is not None for word in rest)
+    if first[:1] in (b"{", b"["):
+        return f"JSON is not read; write it as a table, or, if it holds text, {_FEATURES}"
+    if number == 1 and re.fullmatch(rb"\d+ \d+ \d+", line) and re.search(rb" \d+:", following):
+        return f"This looks like a header of rows, features and labels. {_MULTI_LABEL}"
+    if pairs and 2 * pairs >= len(rest):
+        if _SEVERAL.match(line):
+            return _MULTI_LABEL
+        is_pair = re.fullmatch(rb"[-+.\d]+:[.\d]+", first)
+        return "A row begins with its label; --weights reads its weight from a file" * bool(is_pair)
+    if b"|" in line:
+        return "This looks like Vowpal Wabbit's text; use --format vw"
+    if not rest:
+        return "This looks like CSV; use --format csv" * (b"," in line)
+    if b"\t" in line and b" " not in line:
+        return "This looks like a table; use --format tsv"
+    return f"Raw text is not read; {_FEATURES}" * bool(re.search(rb"[a-zA-Z]{2}|[\x80-\xff]", line))

@@ -131,6 +131,7 @@ class TextError:
     line: int  # line number within the parsed text, from 1
     code: int  # index into the error messages of the format
     token: str  # the invalid part of the line, shortened to 40 characters
+    hint: str = ""  # what the line looks like instead, and what to do
 
     def explain(self, reasons: Sequence[str]) -> str:
         """Return the error message, with `reasons` the messages of the format."""

@@ -659,6 +659,7 @@ def _take(
     _note_lines(source, parsed)
     refused = [
         f"{source.at(before.lines + error.line)}: {error.explain(reasons)}"
+        + (f". {error.hint}" if error.hint else "")
         + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]

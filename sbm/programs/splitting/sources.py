@@ -153,8 +153,8 @@ def refuse_skipped(sources: list[Source]) -> None:
         skipped, rows = source.done.skipped, source.done.rows
         if skipped > max(rows, _FEW_SKIPPED):
             raise DataError(
-                f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid, more than "
-                f"half, so --on-error skip does not help; the first is {source.problems[0]}"
+                f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid; --on-error "
+                f"skip is for a few. The first: {source.problems[0]}"
             )
 
 
