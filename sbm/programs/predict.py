@@ -76,9 +76,9 @@ def predict(
     format : str, optional
         Format of `data`, as for `sbm.split`.
     labels : bool, optional
-        True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
-        label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
-        are computed from the other rows.
+        True: every row needs a label. False: labels are ignored, and a blank line of text is a row
+        without features. Default: rows may lack labels (no label column, an empty cell or ``?`` in
+        it, a line that begins with its features); metrics are computed from the other rows.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     progress : Progress, optional
