@@ -110,8 +110,9 @@ def info(facts: Report, every: bool = False) -> Lines:
             usual = Settings().to_dict()
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
             value = value or "defaults"
-        if name == "labels" and isinstance(value, list) and not every:
-            value = _first([_plainly(label) for label in value])
+        if name == "labels" and isinstance(value, list):
+            texts = [format_label(label) for label in value]
+            value = ", ".join(texts) if every else _first(texts)
         yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
 
 
