@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.inputs.parsing import (
+    EXACT_FLOAT32,
     LABELS,
     LARGEST_VALUE,
     ROUNDED_LABEL,
@@ -62,6 +63,7 @@ def parse_text(
     targets: bool = False,
     max_errors: int = 20,
     room: Room | None = None,
+    look: bool = True,
 ) -> ParsedText:
     """Parse whole lines of LIBSVM text.
 
@@ -81,6 +83,9 @@ def parse_text(
         Number of invalid lines to describe.
     room : Room, optional
         Arrays for the rows; used if large enough and of type `dtype`.
+    look : bool
+        Whether to note also whole numbers of eight digits that `dtype` changes. If there may be
+        some, the text is parsed twice.
 
     Returns
     -------
@@ -94,19 +99,31 @@ def parse_text(
         into = room if room is not None and fits else Room.of(text, size, dtype)
         y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)
+        is_plain = True
         while True:
             *counts, n_hard = kernels.parse(
-                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], not targets, y, indptr,
-                ids, values, errors, hard, notes, bits,
+                text, size, LARGEST_VALUE[dtype], skip, LABELS[labels], not targets, is_plain, y,
+                indptr, ids, values, errors, hard, notes, bits,
             )  # fmt: skip
-            if n_hard <= len(hard):
+            rows, nnz, lines, ones, n_errors = counts
+            if n_hard > len(hard):
+                hard = np.empty((n_hard, 4), np.int64)
+            elif is_plain and look and not ones and _may_be_changed(values[:nnz]):
+                is_plain, notes[:] = False, 0
+            else:
                 break
-            hard = np.empty((n_hard, 4), np.int64)
         _resolve(text, hard[:n_hard], y, indptr, ids, values)
-        rows, nnz, lines, ones, n_errors = counts
         return arrays, (rows, nnz, lines, ones, n_errors)
 
     return parse_lines(text, size, dtype, max_errors, read, _describe)
+
+
+def _may_be_changed(values: npt.NDArray[np.floating]) -> bool:
+    """Whether a number of eight digits may have been a whole number that float32 does not hold."""
+    if values.dtype != np.float32 or max(values.max(), -values.min()) < EXACT_FLOAT32:
+        return False
+    sizes = np.abs(values)
+    return bool(((sizes >= EXACT_FLOAT32) & (sizes <= 1e8)).any())
 
 
 def _resolve(
@@ -173,4 +190,6 @@ def _hint(text: npt.NDArray[np.uint8], number: int, where: int) -> str:
         return "This looks like CSV; use --format csv" * (b"," in line)
     if b"\t" in line and b" " not in line:
         return "This looks like a table; use --format tsv"
-    return f"Raw text is not read; {_FEATURES}" * bool(re.search(rb"[a-zA-Z]{2}|[\x80-\xff]", line))
+    n_words = sum(re.search(rb"[a-zA-Z]{2}|[\x80-\xff]", word) is not None for word in rest)
+    is_text = n_words > 1 or first.startswith(b"__label__")
+    return f"Raw text is not read; {_FEATURES}" * is_text

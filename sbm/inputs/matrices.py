@@ -28,6 +28,7 @@ from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
 from sbm.inputs.parsing import (
+    EXACT_FLOAT32,
     LARGEST_VALUE,
     ROUNDED_LABEL,
     TOO_LARGE,
@@ -234,14 +235,11 @@ def read_rows(
         source.sha256 = digest.hexdigest()
 
 
-_EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
-
-
 def _find_change(
     values: Floats, ids: Ints, indptr: Ints, names: NewNames | None
 ) -> tuple[int, str]:
     """Return the row of the first whole number that float32 changes, and a message, else empty."""
-    large = np.flatnonzero(np.abs(values) > _EXACT_FLOAT32)
+    large = np.flatnonzero(np.abs(values) > EXACT_FLOAT32)
     some = values[large]
     with np.errstate(over="ignore"):
         is_changed = (some == np.floor(some)) & (some.astype(np.float32) != some)

@@ -115,6 +115,7 @@ LARGEST_VALUE = {
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
 
+EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
 FIRST_ROUNDED = 2.0**53  # whole numbers from here on may not be a float64
 
 # End of the message about such a value.
@@ -221,7 +222,14 @@ class TextParser(Protocol):
     """A function that parses whole lines, such as `parse_text`."""
 
     def __call__(
-        self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
+        self,
+        text: npt.NDArray[np.uint8],
+        size: int,
+        *,
+        dtype: str,
+        skip: bool,
+        room: Room,
+        look: bool,
     ) -> ParsedText:
         """Parse a piece of text."""
         ...

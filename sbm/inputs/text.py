@@ -36,6 +36,7 @@ from sbm.store.container import Buffers
 from sbm.units import format_size
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
+_LOOKED = 32 << 20  # bytes of text that may be parsed twice to find a value that float32 changes
 LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
 T = TypeVar("T")
@@ -550,7 +551,11 @@ class _Parser(Generic[T]):
         room = getattr(self._local, "room", None)
         if room is None:
             room = self._local.room = Room(PIECE + 1, self._dtype)
-        parsed = self._parse(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
+        source = piece.source
+        parsed = self._parse(
+            piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room,
+            look=not source.changed and source.done.text < _LOOKED,
+        )  # fmt: skip
         converted = self._convert(parsed)
         self._buffers.give_back(piece.text)
         return parsed, converted

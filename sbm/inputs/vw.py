@@ -81,6 +81,7 @@ def parse_vw(
     names: NameTable | None = None,
     max_errors: int = 20,
     room: Room | None = None,
+    look: bool = True,
 ) -> ParsedText:
     """Parse whole lines of Vowpal Wabbit text, as `sbm.inputs.libsvm.parse_text` those of LIBSVM.
 

@@ -257,8 +257,6 @@ def parse_short_number(text, p):
         else:
             x = _as_float(_nearest_double(w, -decimals))
     else:
-        if n == 8:  # it may exceed what a float32 holds, or have more digits
-            return 0.0, 0
         x = np.float64(w)
     if n == 0 or not _ends_token(text[q]):
         return 0.0, 0
@@ -465,7 +463,21 @@ def is_inf_or_nan(text, p):
 
 @njit(nogil=True, error_model="numpy")
 def parse(
-    text, size, limit, skip, need, exact, labels, indptr, ids, values, errors, hard, notes, bits
+    text,
+    size,
+    limit,
+    skip,
+    need,
+    exact,
+    is_plain,
+    labels,
+    indptr,
+    ids,
+    values,
+    errors,
+    hard,
+    notes,
+    bits,
 ):
     """Parse whole lines; the kernel of `parse_text`.
 
@@ -485,6 +497,8 @@ def parse(
         and a blank line is a row.
     exact : bool
         Whether labels that are whole numbers have to be exact in float64.
+    is_plain : bool
+        Whether features may be in the common form; else whole numbers up to 10^8 are noted, too.
     labels, indptr, ids, values : arrays, filled in place
         `values` is written only if some value is not 1.
     errors : (k, 3) int64, filled in place
@@ -561,9 +575,10 @@ def parse(
         previous = np.int64(-1)
         ascending = True
         while code == OK:
-            p, previous, nnz, ones, window, ends = _parse_plain(
-                text, p, previous, ids, values, nnz, ones, window, ends
-            )
+            if is_plain:
+                p, previous, nnz, ones, window, ends = _parse_plain(
+                    text, p, previous, ids, values, nnz, ones, window, ends
+                )
             while _is_blank(text[p]):
                 p += 1
             c = text[p]
