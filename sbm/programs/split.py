@@ -26,16 +26,18 @@ import numpy.typing as npt
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
+from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote
+from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
 from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.newlabels import NewLabels, look_like_targets
 from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
@@ -65,7 +67,7 @@ from sbm.units import parse_size
 
 def default_store(first_input: str) -> Path:
     """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""
-    name = plain_name(Path(first_input).name)
+    name = Path(plain_name(first_input)).name
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
@@ -108,6 +110,7 @@ def split(
     mem: int | str = 1_000_000_000,
     append: bool = False,
     force: bool = False,
+    new_labels: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
     name: str = "arrays",
@@ -119,6 +122,7 @@ def split(
     exclude: Sequence[str] = (),
     feature_names: str | Path | Sequence[str] | None = None,
     names: bool = True,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from text or matrices.
@@ -158,6 +162,9 @@ def split(
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, accept a source that is already there.
+    new_labels : bool
+        Accept labels that the store, or the first of several files, does not have. Otherwise a file
+        is refused if it adds a label to a store of two or more, or to files with exactly two.
     on_error : {"fail", "skip"}
         What to do with a malformed line, or a row with numbers that are not finite.
     min_count : int
@@ -182,6 +189,8 @@ def split(
         data, if it has any.
     names : bool
         Whether to keep the names of features.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -206,16 +215,18 @@ def split(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
         exclude=exclude, feature_names=feature_names, names=names,
     )  # fmt: skip
-    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
+    progress = Progress.of(progress)
+    with remote_terms(remote_timeout, progress.stage):
+        sources, store = find_sources(inputs, store, append, reading.input_options(), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
-    progress = Progress.of(progress)
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+        new_labels=new_labels,
     )  # fmt: skip
     options = _prepare(sources, asked, parse_size(mem), progress)
     while True:
@@ -272,14 +283,13 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    from sbm.engine.problems import choose_task  # not needed by `split`
-
-    targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
-    sources, _ = find_sources(inputs, model, False, reading.input_options(targets), reading.name)
+    are_targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    how = reading.input_options(are_targets)
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
     for source in sources:
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
-    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
@@ -299,7 +309,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
+                    folder, keep or sources[0].shown, sources, options, False, progress,
                     decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -398,7 +408,7 @@ class _Filling:
     """A split in progress."""
 
     folder: Path
-    target: Path  # final name of the store
+    target: Path | str  # final name of the store, or of the first input of a training
     sources: list[Source]
     options: SplitOptions
     force: bool
@@ -467,6 +477,7 @@ class _Filling:
             read_sources(
                 "split" if self.decoded is None else "read", sources, dealer, options, pool,
                 progress, only_known=counted is not None, is_stopped=self.is_stopped,
+                new_labels=self._new_labels(manifest),
             )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
@@ -475,6 +486,16 @@ class _Filling:
             if changed := next((s.changed for s in sources if s.changed), ""):
                 progress.stage(changed)
             return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:
+        """Return what refuses new labels; None if there is nothing to compare with."""
+        labels, words = manifest["labels"], self.sources[0].options.words
+        store = str(self.target) if manifest["rows"] else ""
+        if self.options.new_labels or labels is None or not (store or len(self.sources) > 1):
+            return None
+        if look_like_targets(labels["values"], labels["counts"]):
+            return None
+        return NewLabels(labels["values"], store=store, text=words.text)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
         """Return the manifest entry of this generation, without its files."""
@@ -528,7 +549,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _report(
-    target: Path,
+    target: Path | str,
     manifest: dict[str, Any],
     new_blocks: list[dict[str, Any]],
     sources: list[Source],
