@@ -328,8 +328,8 @@ def test_model_text_is_read(here):
         ("nr_class 3", "nr_class many", ":2: .*'many'"), ("nr_class 3", "nr_class -3", "'-3'"),
         ("nr_class 3", "nr_class 4", ":6: .*3 labels.* 4 "),
         ("nr_class 3\n", "", ":5: .*nr_class"),
-        ("nr_class 3\nlabel 3 1 2", "nr_class 1\nlabel 3", "label 3.*two or more"),
-        ("nr_class 3\nlabel 3 1 2", "nr_class 0\nlabel", "no label.*two or more"),
+        ("nr_class 3\nlabel 3 1 2", "nr_class 1\nlabel 3", ":8: .* 3 weights"),
+        ("nr_class 3\nlabel 3 1 2", "nr_class 0\nlabel", "no label.*at least one"),
         ("label 3 1 2\n", "", ":5: .*0 labels.* 3 "), ("label 3 1 2", "label 3 1.5 2", "'1.5'"),
         ("label 3 1 2", "label 3 2147483648 2", ":3: .*'2147483648'.*32"),
         ("label 3 1 2", "label 3 1 3", ":6: .*label 3 twice"),
@@ -360,6 +360,20 @@ def test_damaged_text_is_refused_with_its_line(here, old, new, facts):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000  # whatever sizes the header names
+
+
+@pytest.mark.parametrize("solver", ["L2R_LR", "L2R_L2LOSS_SVC", "MCSVM_CS"])
+@pytest.mark.parametrize("bias", [-1, 1])
+def test_model_of_one_class_predicts_its_label(here, solver, bias):
+    weights = "0.5 \n-2 \n" + "3 \n" * (bias > 0)
+    head = f"solver_type {solver}\nnr_class 1\nlabel -7\nnr_feature 2\nbias {bias}\nw\n"
+    Path("m.txt").write_text(head + weights)
+    Path("t.svm").write_text("1 1:9\n-7 2:9\n-7\n")
+    report = sbm.predict("m.txt", "t.svm", "out.txt")
+    assert Path("out.txt").read_text() == "-7\n" * 3
+    assert report["accuracy"] == 2 / 3
+    sbm.export("m.txt", "again.txt", format="liblinear")
+    assert read_model("again.txt").labels == [-7.0]
 
 
 @pytest.mark.parametrize("part", [1, 8, 1 << 14])

@@ -12,6 +12,7 @@ A file is text. It begins with header lines, in any order (any blanks separate w
 After ``w`` follows a line for each feature 1, 2, ..., ``nr_feature`` with a weight per column, and
 a line for the bias if ``bias`` is not negative. `Model` follows the same prediction rules:
 
+- one class: one column; its label is predicted for every row.
 - two classes: one column; above 0 is the first label, otherwise the second.
 - more classes: one column per label; the largest wins, and the first of equal ones.
 - ``MCSVM_CS`` has one column per label even with two classes, but LIBLINEAR then uses only the
@@ -335,11 +336,8 @@ def _read_labels(lines: _Words, header: dict[str, Any]) -> tuple[list[float], in
     labels = [float(label) for label in header.get("label", [])]
     if len(labels) != n_classes:
         raise lines.error(f"{len(labels)} labels", f"{n_classes} (one per class)")
-    if n_classes < 2:
-        only = f"only the label {format_number(labels[0])}" if labels else "no label"
-        raise StoreError(
-            f"{lines.path} has {only}, so there is nothing to predict; train on two or more classes"
-        )
+    if not labels:
+        raise lines.error("no label", "at least one")
     if len(set(labels)) < n_classes:
         twice = next(a for a, b in itertools.pairwise(sorted(labels)) if a == b)
         raise lines.error(f"label {format_number(twice)} twice")
