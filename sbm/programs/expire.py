@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.remote import without_query
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
@@ -146,7 +147,7 @@ def _named(
     """Return the generations of the named sources."""
     kept = store_files.kept_generations(manifest)
     known = [source for generation in kept for source in _with_rows(generation)]
-    wanted = {Path(name).name: name for name in names}
+    wanted = {Path(without_query(name)).name: name for name in names}
     missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]

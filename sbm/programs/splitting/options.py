@@ -147,6 +147,7 @@ class Reading:
     name: str = "arrays"
     keep_store: str | Path | None = None
     new_labels: bool = False
+    strict: bool = False
 
     def input_options(self, targets: bool = False) -> InputOptions:
         """Return how to read the inputs; labels may be `targets`, not classes.
@@ -162,6 +163,7 @@ class Reading:
         return InputOptions(
             self.format, self.hash_bits, self.label, categorical, self.weight,
             tuple(self.exclude), targets=targets, names=table, words=LabelWords(),
+            strict=self.strict,
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:
