@@ -96,7 +96,8 @@ class Digest:
 
     def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
         """Add rows, with ids increasing within each row."""
-        arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
+        with np.errstate(invalid="ignore"):  # of signaling nan
+            arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
         for part, array in zip(self._hashes, arrays, strict=True):
             part.update(array)
 
@@ -198,10 +199,10 @@ def read_rows(
                 low, high = int(batch.indptr[begin]), int(batch.indptr[end])
                 if end == begin + 1:
                     refuse_long_row(place(begin), high - low, largest_row)
-                labels = batch.labels[begin:end].astype(np.float64)
+                labels = as_floats(batch.labels[begin:end], copy=True)
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
                 ids = batch.ids[low:high].astype(np.int64)
-                values = batch.values[low:high].astype(np.float64)
+                values = as_floats(batch.values[low:high], copy=True)
                 nnz = kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
@@ -222,6 +223,12 @@ def read_rows(
             first += n_rows
     if digest is not None:
         source.sha256 = digest.hexdigest()
+
+
+def as_floats(array: npt.NDArray[Any], *, copy: bool = False) -> Floats:
+    """Convert numbers to float64, without warnings; numbers out of range become infinite."""
+    with np.errstate(all="ignore"):
+        return array.astype(np.float64, copy=copy)
 
 
 def _require_batch(batch: Batch, place: Callable[[int], str], name: str) -> None:
@@ -465,5 +472,4 @@ def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[
             f"chunk {number}: the labels go beyond {_LARGEST_LABEL:,}, where several are the same "
             "float64; convert them to words, or number them"
         )
-    labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
-    return labels
+    return as_floats(y)
