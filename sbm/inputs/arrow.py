@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sbm.errors import DataError
 from sbm.inputs.columns import Cells, Columns
 from sbm.inputs.matrices import Batch, digested, piece_nnz
-from sbm.inputs.parsing import LARGEST_VALUE, InputOptions
+from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, as_floats
 from sbm.inputs.text import Source
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _READ = 1 << 16  # bytes per read of a column
 _PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
+_LONGEST = 300  # characters of a message of pyarrow
 _CELL = 16  # bytes of a cell of a data frame, for progress
 
 
@@ -125,7 +126,7 @@ def _noting_damage(source: Source) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = str(error).splitlines()[0][:_LONGEST] if str(error) else type(error).__name__
         raise DataError(
             f"cannot read {source.name} ({what}); it is damaged or not a {source.format} file"
         ) from error
@@ -163,7 +164,7 @@ def _validate(batch: pa.RecordBatch, name: str, first: int) -> None:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        what = str(error).splitlines()[0]
+        what = str(error).splitlines()[0][:_LONGEST]
         for k, column in enumerate(batch.schema.names):
             what = what.replace(f"In column {k}: Invalid: ", f"column {column}: ", 1)
         raise DataError(
@@ -360,7 +361,7 @@ def _cells(column: pa.Array, is_text: bool) -> Cells:
         return "" if value is None else str(value)
 
     if not is_text and not _is_word(column.type):
-        return Cells(_numbers(column).astype(np.float64, copy=False), text)
+        return Cells(as_floats(_numbers(column), copy=False), text)
     if pa.types.is_dictionary(column.type) and _is_word(column.type):
         encoded = column
     else:
@@ -480,7 +481,7 @@ def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Ba
     elif y is not None:
         labels = _numbers(y)
     if options.weight is not None and options.weight in batch.schema.names:
-        weights = _numbers(batch.column(options.weight)).astype(np.float64)
+        weights = as_floats(_numbers(batch.column(options.weight)))
         for row in np.flatnonzero(~((weights >= 0) & (weights < np.inf))).tolist():
             refused.setdefault(row, f"found {weights[row]} as the weight; expected at least 0")
     return Batch(

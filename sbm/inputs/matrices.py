@@ -106,7 +106,8 @@ class Digest:
 
     def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
         """Add rows, with ids increasing within each row."""
-        arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
+        with np.errstate(invalid="ignore"):  # of signaling nan
+            arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
         for part, array in zip(self._hashes, arrays, strict=True):
             part.update(array)
 
@@ -211,7 +212,7 @@ def read_rows(
                 labels = as_floats(batch.labels[begin:end])
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
                 ids = batch.ids[low:high].astype(np.int64)
-                values = batch.values[low:high].astype(np.float64)
+                values = as_floats(batch.values[low:high])
                 nnz = kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])

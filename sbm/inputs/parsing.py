@@ -326,13 +326,14 @@ def find_rounded(labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     return large[rounded]
 
 
-def as_floats(labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Convert numbers of any type; those beyond the range of a float64 become infinite."""
+def as_floats(numbers: npt.NDArray[Any], *, copy: bool = True) -> npt.NDArray[np.float64]:
+    """Convert numbers of any type, without warnings; those out of range become infinite."""
     try:
-        return labels.astype(np.float64)
+        with np.errstate(all="ignore"):
+            return numbers.astype(np.float64, copy=copy)
     except OverflowError:
         most = LARGEST_VALUE["float64"]
-        return np.array([float(x) if abs(x) <= most else math.inf for x in labels.tolist()])
+        return np.array([float(x) if abs(x) <= most else math.inf for x in numbers.tolist()])
 
 
 def token_at(text: npt.NDArray[np.uint8], where: int, ends: bytes) -> str:

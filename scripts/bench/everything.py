@@ -216,6 +216,11 @@ RESULTS = {
         "torture --hostile 1200 --seed 0 --json OUT.json",
         is_timed=False,
     ),
+    "torture-inputs": Result(
+        "damaged input files of all formats, read by each command",
+        "torture --inputs 20000 --seed 1 --json OUT.json",
+        is_timed=False,
+    ),
     "torture-ranks": Result(
         "processes of one training, killed or stopped while they exchange messages",
         "torture --ranks 100 --seed 0 --json OUT.json",
