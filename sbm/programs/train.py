@@ -108,7 +108,8 @@ def train(
         ``pass``, whose model this is, ``rows``, ``threshold``, and ``ended_by``: ``validation``,
         ``tol`` or ``limit``),
         ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
-        solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
+        solver, or None), ``scale`` (of the problem that is certified), ``scale_rounding`` (most
+        relative rounding of a scaled value, None without), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and ``n_free``
@@ -305,6 +306,7 @@ def _finish(
     begin = clock()
     model = crc32 = None
     report["scale"] = job.settings.scale
+    report["scale_rounding"] = job.store.scale_rounding
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(
