@@ -250,7 +250,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else "")
         + ("" if is_falling else f", and the gap {slow}")
     )
-    helps = ["--scale std"] if report.get("scales_differ") else []
+    helps = [f"--scale {report['scale_advice']}"] if report.get("scale_advice") else []
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":

@@ -350,6 +350,8 @@ def make_model(
     }
     if settings.scale != "none":  # the problem that is certified
         facts["certificate"]["scale"] = settings.scale
+    if store.scale_rounding is not None:
+        facts["certificate"]["scale_rounding"] = store.scale_rounding
     facts |= {
         k: report[k]
         for k in ("solver", "switched_after", "validation")

@@ -673,6 +673,14 @@ class BlockStore:
             if ready.values.ctypes.data == values.ctypes.data:
                 scaled.add(key)
 
+    @property
+    def scale_rounding(self) -> float | None:
+        """The most that rounding changes a scaled value, relative to it; None without scales.
+
+        Solvers and certificates see the values that `read` returns: quotients in the value type.
+        """
+        return None if self.scales is None else 0.5 * float(np.finfo(self.value_type).eps)
+
     def unscaled(self, W: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the weights, shape (n_weights, n), of rows that are not scaled."""
         if self.scales is None:

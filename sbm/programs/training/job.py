@@ -40,7 +40,7 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )  # fmt: skip
-from sbm.programs.training.scales import scale_features
+from sbm.programs.training.scales import FeatureScales, scale_features
 from sbm.programs.training.setup import (
     class_counts,
     fits_newton,
@@ -183,7 +183,7 @@ class TrainingPlan:
         Bytes of the bound for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
-    feature_scales : list of float or None
+    feature_scales : FeatureScales or None
         See `scale_features`.
     validation : Validation or None
     may_plan_with_less : bool
@@ -209,7 +209,7 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         self.store.scaling = self.settings.scale
-        self.feature_scales: list[float] | None = None
+        self.feature_scales: FeatureScales | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.validation: Validation | None = None
