@@ -475,7 +475,8 @@ class Settings:
         "none", _Rule(str, choices=("none", "maxabs", "std")),
         "Divide each feature by its largest value or standard deviation while training.",
         "The weights of the model are for values as they are; the certificate is of the scaled "
-        "problem, its values rounded to the type of the store. Features are not centred: with `intercept`, that changes no prediction.",
+        "problem, its values rounded to the type of the store. Features are not centred: with "
+        "`intercept`, that changes no prediction.",
         commands="train tune plan",
     )
     class_weight: Mapping[float | str, float] | str = _setting(

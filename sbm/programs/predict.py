@@ -27,9 +27,9 @@ from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
 from sbm.programs.answers import answers_of, read_batches, sources_of
+from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
-from sbm.programs.training.frequencies import FrequencyCheck
 from sbm.store.files import open_atomically, writing
 
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9

@@ -26,11 +26,11 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
+from sbm.programs.frequencies import frequencies_of
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.data import open_rows
-from sbm.programs.training.frequencies import frequencies_of
 from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.l1 import train_sparse
 from sbm.programs.training.ranks import (
