@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 
 from sbm.inputs.libsvm import REASONS, parse_text
-from sbm.inputs.parsing import SPARE, ParsedText
+from sbm.inputs.parsing import SPARE, ParsedText, Room
 
 ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits cannot tell
 
@@ -336,3 +336,14 @@ def test_numbers_half_way_between_two_floats() -> None:
 def test_error_names_the_problem(line: bytes, facts: str) -> None:
     [error, *_] = parse(line).errors
     assert re.search(facts, error.explain(REASONS))
+
+
+@pytest.mark.parametrize("n", [1, 40, 1000])
+def test_room_of_rows_that_are_blank_lines(n: int) -> None:
+    room = Room(n + 1, "float32")
+    for text in (b"\n" * n, b"1 1:1\n" + b"\n" * n):
+        buffer = np.zeros(len(text) + SPARE, np.uint8)
+        buffer[: len(text)] = np.frombuffer(text, np.uint8)
+        parsed = parse_text(buffer, len(text), labels=False, room=room)
+        assert len(parsed.labels) == text.count(b"\n")
+        assert parsed.indptr[-1] == len(parsed.ids) == (text[:1] == b"1")

@@ -95,7 +95,7 @@ def parse_text(
     """
 
     def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
-        fits = room is not None and room.size >= size and room.dtype == dtype
+        fits = room is not None and room.dtype == dtype and room.fits(text, size, labels)
         into = room if room is not None and fits else Room.of(text, size, dtype)
         y, indptr, ids, values = arrays = into.labels, into.indptr, into.ids, into.values
         hard, bits = np.empty((1024, 4), np.int64), np.empty(1, np.uint64)

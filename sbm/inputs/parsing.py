@@ -208,8 +208,8 @@ class Room:
 
     def __init__(self, size: int, dtype: str, lines: int | None = None) -> None:
         self.size, self.dtype = size, dtype
-        # A row takes at least a line end, a feature at least " 1:1".
-        rows = size if lines is None else lines
+        # A row takes at least "1\n", unless a blank line is one, a feature at least " 1:1".
+        rows = size // 2 if lines is None else lines
         self.labels = np.empty(rows + 1)
         self.indptr = np.zeros(rows + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
@@ -218,9 +218,17 @@ class Room:
     @classmethod
     def of(cls, text: npt.NDArray[np.uint8], size: int, dtype: str) -> Room:
         """Return arrays for a text that ends with a newline; its lines are counted."""
-        starts = range(0, size, _COUNTED)
-        lines = sum(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10) for k in starts)
-        return cls(size, dtype, int(lines))
+        return cls(size, dtype, _count_lines(text, size))
+
+    def fits(self, text: npt.NDArray[np.uint8], size: int, labels: bool | None) -> bool:
+        """Return whether the rows of a text fit; without `labels` (False), each line may be one."""
+        most = _count_lines(text, size) if labels is False else 0
+        return self.size >= size and len(self.labels) > most
+
+
+def _count_lines(text: npt.NDArray[np.uint8], size: int) -> int:
+    starts = range(0, size, _COUNTED)
+    return sum(int(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10)) for k in starts)
 
 
 class TextParser(Protocol):

@@ -97,7 +97,8 @@ def parse_vw(
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
 
     def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
-        into = room if room is not None and room.size >= size else Room.of(text, size, "float64")
+        fits = room is not None and room.fits(text, size, labels)
+        into = room if room is not None and fits else Room.of(text, size, "float64")
         y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
         nonlocal weights, places, n_names
