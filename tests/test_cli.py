@@ -9,15 +9,19 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import sbm
 from sbm import Model
-from sbm.cli import main
+from sbm.cli import cli, main
 from sbm.cli.command import Terminal
 from sbm.units import format_size
 
@@ -394,6 +398,7 @@ ERRORS = {
     "predict x.npz test.svm": "x.npz export", "info none": "none does not exist",
     "info sub": "sub manifest.json run.json", "info garbage": "garbage is not an sbm file",
     "expire big.sbm --before 30d": "no source before 30d; big.svm",
+    "export .": ". is a folder without a name", "train big.sbm --warm-start /": "/ is a folder",
 }  # fmt: skip
 # The same with exit code 2: options and settings without a meaning, named as they were typed.
 MISUSES = {
@@ -405,6 +410,12 @@ MISUSES = {
     "train big.sbm --config none.toml": "none.toml does not exist",
     "train big.sbm -o x.model --warm-start big.model --loss squared_hinge": "loss hinge",
     "split big.svm -o x.sbm --blocks 0": "--blocks is 0;",
+    "train ''": "DATA is empty", "predict '' test.svm": "MODEL is empty",
+    "train big.sbm -o ''": "-o is empty", "train big.sbm --validate ''": "validate is empty",
+    f"train big.sbm --rounds {'1' * 5000}": "--rounds is 111 2^63",
+    f"stream big.svm -o x.model --checkpoint-every {'1' * 5000}rows": "--checkpoint-every is",
+    "plan big.sbm --launch 999999999": "--launch is 999999999; 10000",
+    "train big.sbm --config deep.toml": "deep.toml is nested",
     "train big.svm -o x.model --label y": "--label big.svm is no table",
     "train none.svm --penalty l1": "--penalty l1 hinge log_loss",
     "cat big.sbm -o x.csv": "x.csv csv libsvm",
@@ -440,6 +451,7 @@ def clutter(made, tmp_path_factory) -> Path:
     (folder / "garbage").write_bytes(np.random.default_rng(0).bytes(5000))
     (folder / "spam.svm").write_text("1 1:1\nspam\n")
     (folder / "empty.svm").write_bytes(b"")
+    (folder / "deep.toml").write_text("a = " + "[" * 3000)
     (folder / "plain.svm.gz").write_text("1 1:1\n-1 2:1\n")
     data = bytearray((folder / "big.model").read_bytes())
     data[-5] ^= 1
@@ -481,6 +493,39 @@ def test_suggested_minimum_memory_works(run, here):
     err = run("train -o x.model --mem 1MB")[2]
     least = re.search(r"at least --mem (\d+MB)\n", err)[1]
     assert run(f"train -o x.model -q --mem {least}")[0] == 0
+
+
+# Values of options and names of files that mean nothing, or nearly.
+HOSTILE = ["1" * 5000, "-1", "1e400", "nan", "0.0", "²", "", ".", "none/x", "x" * 5000, "a\nb"]
+LINES = {
+    "split": "split big.svm -o n.sbm", "train": "train big.sbm -o n.model --max-passes 1",
+    "predict": "predict big.model test.svm", "stream": "stream big.svm -o n.model",
+    "tune": "tune big.sbm -o n.model --folds 2 -C 1 --max-passes 1",
+    "plan": "plan big.sbm --seconds 0.1",
+    "info": "info big.sbm", "inspect": "inspect big.model", "cat": "cat big.sbm -o n.svm",
+    "report": "report big.model", "export": "export big.model", "check": "check big.sbm",
+    "expire": "expire big.sbm --dry-run --source x",
+}  # fmt: skip
+OPTIONS = sorted(
+    (command, max(option.opts, key=len))
+    for command in LINES
+    for option in cli.commands[command].params
+    if isinstance(option, click.Option) and not option.is_flag
+    if option.name not in ("launch", "liblinear_w", "warm_start", "keep_store", "loss")
+)
+
+
+@given(st.sampled_from(OPTIONS), st.sampled_from(HOSTILE))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hostile_values_end_in_a_sentence(run, made, monkeypatch, option, value):
+    command, name = option
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        monkeypatch.chdir(folder)
+        code, _, err = run(f"{LINES[command]} {name} {shlex.quote(value)}")
+        monkeypatch.chdir("/")
+    assert code in (0, 1, 2, 3)
+    assert code in (0, 3) or "sbm: " in err or "Error: " in err
 
 
 @pytest.mark.parametrize(

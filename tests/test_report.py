@@ -232,13 +232,13 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
     for paths, output, png, fact in (
         ([], page, None, "no run"), ([model] * 27, page, None, "27 .* 26$"),
         (model, "r.pdf", None, r"r\.pdf.*\.html$"), ([model, model], page, None, f"^{model} "),
-        (model, page, "r.svg", r"r\.svg.*\.png$"), (model, tmp_path / "no/r.html", None, "-o$"),
-        (model, page, tmp_path / "no/r.png", "--png"),
+        (model, page, "r.svg", r"r\.svg.*\.png$"), (model, tmp_path / "no/r.html", None, "output="),
+        (model, page, tmp_path / "no/r.png", "with png"),
     ):  # fmt: skip
         with pytest.raises((SettingsError, StoreError), match=fact):
             sbm.report(paths, output, png=png)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"r\.png .*matplotlib.*--png$"):
+    with pytest.raises(SettingsError, match=r"r\.png .*matplotlib.* png$"):
         sbm.report(model, page, png=tmp_path / "r.png")
     assert not page.exists()
 
@@ -246,7 +246,7 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
 def test_only_reports_are_overwritten(made, tmp_path):
     page = tmp_path / "r.html"
     page.write_text("<!doctype html>\n<p>Notes</p>\n")
-    with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* -o$"):
+    with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* output=..."):
         sbm.report(made / "sbm.model", page)
     assert "Notes" in page.read_text()
     page.unlink()

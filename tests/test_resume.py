@@ -204,7 +204,7 @@ def test_interrupted_warm_start_keeps_old_run(tmp_path):
 def test_finished_training_returns_without_reading(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-2, max_passes=50)
-    with pytest.raises(StoreError, match=r"m\.model\.run; .*--resume"):
+    with pytest.raises(StoreError, match=r"m\.model\.run; .*resume=True"):
         sbm.train(store, path, options, resume=True)
     assert not Path(f"{path}.run").exists()
     model, first = sbm.train(store, path, options)
@@ -324,7 +324,7 @@ def test_stream_and_training_do_not_replace_each_other(hinge, tmp_path):
     path, options = tmp_path / "m.model", options_of()
     sbm.stream(text, path)
     message = refused(StoreError, store, path, options)
-    assert all(fact in message for fact in (f"{path}.run", "sbm stream", "-o", "--fresh"))
+    assert all(fact in message for fact in (f"{path}.run", "sbm.stream", "model=", "resume=False"))
     assert not sbm.train(store, path, options, resume=False)[1]["resumed"]
     stop(store, tmp_path / "n.model", options)
     with pytest.raises(SettingsError, match=r"n\.model\.run .*unfinished training"):
@@ -359,7 +359,7 @@ def test_invalid_record_is_refused(hinge, tmp_path, lie):
     stop(hinge[0], path, options_of())
     with Run.resume(Path(f"{path}.run"), [20] * 5) as (run, _):
         run.note(**lie)
-    with pytest.raises(StoreError, match=r"m\.model\.run.* --fresh"):
+    with pytest.raises(StoreError, match=r"m\.model\.run.* resume=False"):
         sbm.train(hinge[0], path, options_of())
 
 

@@ -103,7 +103,7 @@ def test_resume_and_changed_scale(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sbm.train(store, path, settings, is_stopped=is_stopped, resume=False)
-    with pytest.raises(sbm.SettingsError, match=r"--scale std .now none"):
+    with pytest.raises(sbm.SettingsError, match=r"scale='std' .now none"):
         sbm.train(store, path, {**settings, "scale": "none"})
     sbm.train(store, path, settings)
     assert path.read_bytes() == whole

@@ -75,7 +75,7 @@ def _fail(sentence: str, code: int = _ERROR) -> int:
     rank = wait_for_first()
     if rank > 0:
         sentence = f"rank {rank}: {sentence}"
-    complain("sbm: " + sentence.replace("\n", "\\n"))  # a name may have newlines
+    complain(f"sbm: {sentence}")
     return code
 
 

@@ -5,7 +5,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import TIME, choose_unit, count, format_label, format_number, format_size
+from sbm.units import (
+    TIME,
+    choose_unit,
+    count,
+    format_label,
+    format_number,
+    format_size,
+    shorten,
+)
 
 Report = dict[str, Any]
 Lines = Iterator[str]
@@ -38,11 +46,16 @@ def split(report: Report, min_count: int) -> Lines:
         yield f"{count(report['skipped'], 'line')} skipped"
     for one, other in report["collisions"][:1]:
         yield (
-            f"features share an id, such as {' '.join(one.split())} and {' '.join(other.split())}; "
-            "rename one, or raise --hash-bits if names are hashed"
+            f"features share an id, such as {_short(one)} and {_short(other)}; rename one, or "
+            "raise --hash-bits if names are hashed"
         )
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
+
+
+def _short(name: str, most: int = 40) -> str:
+    """Return the name of a feature for a line: a name may be a whole document."""
+    return shorten(" ".join(name.split()), most)
 
 
 def _left_out(rare: Report) -> str:
@@ -560,7 +573,7 @@ def _class(row: Report) -> str:
 
 
 def _feature(feature: Report) -> str:
-    return " ".join((feature["name"] or str(feature["id"])).split())
+    return _short(feature["name"] or str(feature["id"]), 200)
 
 
 def _changed(report: Report) -> Lines:

@@ -16,8 +16,9 @@ from sbm.engine.progress import Progress
 from sbm.errors import SbmError
 from sbm.units import format_size
 
-# Control characters in file names could move the cursor of a terminal, or worse.
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if chr(c) not in "\t\n"}
+# Control characters in names could move the cursor of a terminal, or worse; a line is a line.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) != "\t"}
+_CONTROLS |= {ord("\n"): "\\n"}
 
 
 def echo(text: str) -> None:
@@ -29,7 +30,7 @@ def echo(text: str) -> None:
     except BrokenPipeError:
         raise  # the reader closed the pipe
     except OSError as error:
-        raise SbmError(f"cannot print the result: {error.strerror or error}") from error
+        raise SbmError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def complain(text: str) -> None:

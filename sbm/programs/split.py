@@ -200,7 +200,8 @@ def split(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
         exclude=exclude, feature_names=feature_names, names=names,
     )  # fmt: skip
-    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
+    mem = parse_size(mem)
+    sources, store = find_sources(inputs, store, append, reading.input_options(mem), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
@@ -211,7 +212,7 @@ def split(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
     )  # fmt: skip
-    options = _prepare(sources, asked, parse_size(mem), progress)
+    options = _prepare(sources, asked, mem, progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
@@ -266,12 +267,13 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
+    mem, limit = settings.mem_bytes, system_limit()
+    how = reading.input_options(mem)
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
     for source in sources:
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
     asked = reading.options(settings.seed, usable_threads(settings.threads))
-    mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.arrow import frame_source, is_frame
+from sbm.inputs.columns import listed
 from sbm.inputs.formats import LIBSVM, open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.nametable import LabelWords
@@ -95,7 +96,7 @@ def _names_or_chunks(
         return [], [(X, y)]
     if hasattr(inputs, "shape") or not isinstance(inputs, Iterable):
         raise DataError(
-            f"inputs is a {type(inputs).__name__}; expected file names, or arrays: "
+            f"inputs is a {type(inputs).__name__}; expected file names, a data frame, or arrays: "
             "sbm.split((X, y), STORE)"
         )
     given: Iterable[Any] = inputs
@@ -139,7 +140,7 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
             "unknown": [name for name in found if name not in known],
         }
         if known and found and any(differ.values()):
-            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
+            words = [f"{what} {listed(names)}" for what, names in differ.items() if names]
             warnings.append(f"columns differ from those of {those}: {'; '.join(words)}")
     return warnings
 
