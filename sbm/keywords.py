@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from sbm.errors import SbmError
 from sbm.settings import SETTINGS
+from sbm.units import cut
 
 __all__ = ["in_python", "with_keywords"]
 
@@ -105,7 +106,7 @@ def with_keywords(names: Mapping[str, str] | None = None) -> Callable[[Function]
             try:
                 return function(*arguments, **keywords)
             except SbmError as error:
-                error.args = (in_python(str(error), names, function.__name__),)
+                error.args = (cut(in_python(str(error), names, function.__name__)),)
                 raise
 
         return cast(Function, call)

@@ -83,6 +83,12 @@ def shorten(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
 
 
+def cut(sentence: str, most: int = 800) -> str:
+    """Return a message without its middle if it is very long: it may quote a whole document."""
+    half = most // 2
+    return sentence if len(sentence) <= most else f"{sentence[:half]} ... {sentence[-half:]}"
+
+
 def format_label(label: float | str) -> str:
     """Format a label, which is a number or a word."""
     return label if isinstance(label, str) else format_number(label)

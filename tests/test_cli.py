@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import sbm
 from sbm import Model
-from sbm.cli import cli, main
+from sbm.cli import cli, main, show
 from sbm.cli.command import Terminal
 from sbm.units import format_size
 
@@ -88,7 +88,7 @@ def test_quick_start(run, tmp_path):
     code, out, err = run("sbm split big.svm --blocks 12")
     assert (code, err) == (0, "")
     assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros in 12 blocks\n")
-    assert re.search(r" s \([1-9][\d.]* (B|kB|MB)/s\)\n$", out)
+    assert re.search(r"\n11 kB, \d\.\d s\n$", out)  # too small for a speed
     code, out, err = run("sbm train --cache-frac 0.5 --mem 2GB")
     assert (code, out[:18]) == (0, "big.model: primal ")
     assert err.startswith("pass  seconds  gap (tol 0.001)")
@@ -136,7 +136,7 @@ def of_tune(r):
 RESULTS = {
     "split big.svm -o x.sbm --blocks 3 --min-count 5 --force": lambda r: [
         f"x.sbm: {r['rows']} rows, {r['features']} features, {r['nnz']} nonzeros in 3 blocks",
-        f"{format_size(r['bytes'])} ({8 * r['bytes'] / r['nnz']:.1f} bits per nonzero)",
+        f"{format_size(r['bytes'])}, ",
         f"{count(r['left_out']['features'], 'feature')} in fewer than 5 rows left out",
         f"left out ({count(r['left_out']['nnz'], 'nonzero')})",
     ],
@@ -227,8 +227,10 @@ def test_plan_output_matches_json(run, here, monkeypatch):
     assert lines["blocks"].startswith(f"4, of up to {report['block_rows']} rows and ")
     assert lines["cache"].startswith(f"{count(report['cache_rows'], 'row')}, ")
     assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} in the first pass, ")
-    assert f" {report['decode_nnz_per_second'] / 1e6:,.0f} million" in lines["reading"]
-    assert lines["solving"].startswith(f"{report['solve_nnz_per_second'] / 1e6:,.0f} million")
+    for name, line in (("decode", "reading"), ("solve", "solving")):
+        speed = report[f"{name}_nnz_per_second"]
+        shown = f"{speed / 1e6:,.0f} million" if speed >= 1e6 else f"{speed:,.0f}"
+        assert f"{shown} nonzeros/s" in lines[line]
     assert lines["passes"].startswith(f"about {report['passes'][1]} ({report['passes'][0]} to ")
     assert lines["per pass"].endswith(" s")
 
@@ -831,3 +833,46 @@ def test_without_a_terminal_progress_prints_lines(monkeypatch):
         "pass 4: 4 kB, 182 B/s",
         "shown",
     ]
+
+
+def test_lines_fit_a_terminal(monkeypatch, capsys):
+    terminal = Terminal()
+    lines = [
+        "  memory  112 MB of 2 GB: interpreter 92 MB, weights 48 B, decoding 200 B, overhead 20 MB",
+        "x.model: primal 0.9, dual 0.9, certified relative gap 1.21e-15 (scaled by std) in 1 pass",
+        "1\t" * 50, "x" * 90, "short",
+    ]  # fmt: skip
+    terminal.answer({}, lambda _: lines)
+    assert capsys.readouterr().out.split("\n") == [*lines, ""]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.answer({}, lambda _: lines)
+    shown = capsys.readouterr().out.split("\n")
+    assert [line for line in shown if len(line) > 80] == ["1\t" * 50, "x" * 90]
+    assert shown[1] == f"{'':10}overhead 20 MB"
+    assert shown[3].startswith("  ")
+
+
+def test_rates_of_tiny_data_are_left_out():
+    report = {
+        "store": "a.sbm", "rows": 4, "rows_in_all": 4, "features": 3, "nnz": 6, "blocks": 1,
+        "bytes": 762, "seconds": 0.1, "text_bytes": 30, "compile_seconds": 0.0, "skipped": 0,
+        "collisions": [["text=" + "a document " * 500, "b\nc"]],
+    }  # fmt: skip
+    _, size, collision = show.split(report, 1)
+    assert size == "762 B, 0.1 s"
+    assert len(collision) < 200
+    _, size, _ = show.split({**report, "nnz": 10**6, "bytes": 10**6, "text_bytes": 10**7}, 1)
+    assert size == "1 MB (8.0 bits per nonzero), 0.1 s (100 MB/s)"
+
+
+def test_names_are_printed_in_one_line(run, tmp_path):
+    Path("t.csv").write_text('"a\nb",label\n1,0\n2,1\n"3\x1b[2J",1\n' + "x" * 500 + ",0\n")
+    assert run("split t.csv")[0] == 0
+    out = run("info t.sbm -v")[1]
+    assert r"a\nb" in out
+    assert all(": " in line or line.startswith(" " * 20) for line in out.splitlines())
+    assert run("train t.sbm -q")[0] == 0
+    out = run("inspect t.model")[1]
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) < 300

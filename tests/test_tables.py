@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import store_rows
+from helpers import Passes, store_rows
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -36,7 +36,7 @@ def people(n=N, first=0):
         "old": random.random(n) < 0.5,
         "colour": pa.array(colour).dictionary_encode(),
         "zip": random.integers(0, 5, n) + 90000,
-        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)], pa.large_string()),
+        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)]).cast("large_string"),
         "w": random.choice([0.5, 1.0, 2.0], n),
         "label": pa.array(np.where(score > 0.3, "yes", "no")),
     })  # fmt: skip
@@ -128,6 +128,8 @@ def test_folder_of_parquet_is_read(tmp_path):
     listed, _ = sbm.train(files, tmp_path / "b.model", settings, **OPTIONS)
     globbed, _ = sbm.train(f"{folder}/**/*.parquet", tmp_path / "c.model", settings, **OPTIONS)
     assert whole.info["rows"] == 3 * N
+    titles = ["more/part-1.parquet", "more/part-2.parquet", "part-0.parquet"]
+    assert [s["name"] for s in whole.info["sources"]] == [f"people/{title}" for title in titles]
     for other in (listed, globbed):
         np.testing.assert_array_equal(whole.W, other.W)
     report = sbm.predict(whole, folder)
@@ -137,6 +139,34 @@ def test_folder_of_parquet_is_read(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="without Parquet"):
         sbm.split(tmp_path / "empty", tmp_path / "e.sbm")
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path):
+    for day in (1, 2, 3):
+        (tmp_path / f"clicks/day={day}").mkdir(parents=True)
+        pq.write_table(people(first=day * N), tmp_path / f"clicks/day={day}/part-0.parquet")
+    store, folder = tmp_path / "a.sbm", tmp_path / "clicks"
+
+    def names():
+        return [source["name"] for source in sbm.info(store)["sources"]]
+
+    for given, above in (
+        (folder, "clicks/"), (f"{folder}/*", ""), (f"{folder}/*/*.parquet", ""),
+        ([folder / f"day={day}" for day in (1, 2, 3)], ""),
+    ):  # fmt: skip
+        sbm.split(given, store, force=True, **OPTIONS)
+        assert names() == [f"{above}day={day}/part-0.parquet" for day in (1, 2, 3)]
+    sbm.split([folder / "day=1"], store, force=True, **OPTIONS)
+    sbm.split([folder / "day=2"], store, append=True)
+    sbm.expire(store, sources=folder / "day=1/part-0.parquet")
+    assert names() == ["day=2/part-0.parquet"]
+    with pytest.raises(DataError, match="already dropped"):
+        sbm.expire(store, sources="day=1/part-0.parquet")
+    stages = Passes()
+    sbm.train(
+        folder, tmp_path / "b.model", {**SETTINGS, "max_passes": 1}, progress=stages, **OPTIONS
+    )
+    assert stages.stages[0].startswith(f"{folder}: {3 * N:,} rows")
 
 
 def change(table, **columns):

@@ -196,8 +196,8 @@ class Columns:
                 for row in np.flatnonzero(~((numbers >= 0) & (numbers < np.inf))).tolist():
                     refused.setdefault(
                         row,
-                        f"found {column.text(row)!r} as the weight, where a number of at least 0 "
-                        "is expected",
+                        f"found {shorten(column.text(row))!r} as the weight, where a number of at "
+                        "least 0 is expected",
                     )
                 continue
             if column.numbers is not None:

@@ -73,6 +73,7 @@ class Source:
     categorical: list[str] = field(default_factory=list)
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
+    title: str = ""  # name in the manifest, if not that of the file
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
     ends: "array[int]" = field(default_factory=lambda: array("q"))
@@ -94,7 +95,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            window=self.window, more=self.more,
+            window=self.window, more=self.more, title=self.title,
         )  # fmt: skip
 
     @property
@@ -124,7 +125,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
         return {
-            "name": "-" if self.name == "-" else Path(self.name).name,
+            "name": "-" if self.name == "-" else self.title or Path(self.name).name,
             "bytes": self.read,
             "sha256": self.sha256,
             "rows": self.done.rows,

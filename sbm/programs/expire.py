@@ -155,13 +155,13 @@ def _named(
     """Return the generations of the named sources; `done` are names that may be missing."""
     kept = store_files.kept_generations(manifest)
     known = [source for generation in kept for source in _with_rows(generation)]
-    wanted = {Path(name).name: name for name in names}
     present = done.union(source["name"] for source in known)
+    wanted = {_meant(name, present): name for name in names}
     missing = [wanted[name] for name in wanted if name not in present]
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]
         for generation in gone:
-            if missing[0] in {source["name"] for source in generation["sources"]}:
+            if _meant(missing[0], before := {s["name"] for s in generation["sources"]}) in before:
                 raise DataError(
                     f"{missing[0]} was already dropped from {folder} at "
                     f"{generation['expired']['at']}; leave it out, or use --if-any"
@@ -182,6 +182,13 @@ def _named(
             )
         chosen.append(generation)
     return chosen
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """Return the name of a source that a path ends in, or the path if there is none."""
+    path = Path(name).parts
+    ends = (str(Path(*path[k:])) for k in range(len(path)))
+    return next((end for end in ends if end in known), name)
 
 
 def _without(store: BlockStore, chosen: Sequence[Generation], progress: Progress) -> dict[str, Any]:

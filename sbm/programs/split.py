@@ -292,7 +292,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
+                    folder, keep or _name_of(inputs, sources), sources, options, False, progress,
                     decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -327,6 +327,14 @@ def read_rows(
             report["bytes"] = sum(block["bytes"] for block in kept["blocks"])
         rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
         yield BlockStore(folder, rows), report
+
+
+def _name_of(inputs: Any, sources: list[Source]) -> Path:
+    """Return what rows are called in messages: the folder they are from, or the first file."""
+    one = inputs[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else inputs
+    if isinstance(one, str | Path) and os.path.isdir(one):
+        return Path(one) if Path(one).name else Path(one).resolve()
+    return Path(sources[0].shown)
 
 
 def _prepare(
