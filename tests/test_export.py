@@ -243,7 +243,7 @@ def test_only_exports_of_the_same_format_are_replaced(here, form):
             sbm.export(make_model(), other, format=form, prune=0.5)
             assert Path(other).read_bytes() != before
             continue
-        with pytest.raises(StoreError, match=f"^{other} .*{form}.*-o$"):
+        with pytest.raises(StoreError, match=f"^{other} .*{form}.*output="):
             sbm.export(make_model(), other, format=form)
         assert Path(other).read_bytes() == before
     os.mkfifo("pipe")

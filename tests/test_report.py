@@ -219,7 +219,7 @@ def test_other_files_are_not_runs(made, tmp_path):
     record = json.loads((tuned / "run.json").read_text())
     (tuned / "run.json").write_bytes(encode_record("run", {**record["run"], "kind": "tune"}))
     for path, fact in (
-        (made / "a.sbm", "store"), (tmp_path / "empty", "run.json"), (tuned, "sbm tune"),
+        (made / "a.sbm", "store"), (tmp_path / "empty", "run.json"), (tuned, "sbm.tune"),
         (alone, "alone.model.run"), (tmp_path / "none", "does not exist"),
     ):  # fmt: skip
         with pytest.raises(StoreError, match=f"^{path} .*{fact}"):
@@ -252,7 +252,9 @@ def test_only_reports_are_overwritten(made, tmp_path):
     page.unlink()
     sbm.report(made / "sbm.model", page)
     sbm.report(made / "plain.model", page)
-    assert "<h1>plain</h1>" in page.read_text("utf-8")
+    assert "<h1>Report of plain</h1>" in page.read_text("utf-8")
+    sbm.report([made / "sbm.model", made / "plain.model"], page)
+    assert "<title>sbm: Comparison of sbm and plain</title>" in page.read_text("utf-8")
     data = tmp_path / "data.csv"
     data.write_text("1,2\n")
     with pytest.raises(SettingsError, match=r"data\.csv"):

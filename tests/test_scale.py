@@ -122,5 +122,5 @@ def test_stream_refuses_scaling(tmp_path: Path) -> None:
     X, y = Case("hinge", 2).rows()
     text = write_rows(tmp_path / "t.svm", X, y)
     for setting in ({"scale": "std"}, {"intercept": True}):
-        with pytest.raises(sbm.SettingsError, match="does not apply to sbm stream"):
+        with pytest.raises(sbm.SettingsError, match=r"does not apply to sbm.stream"):
             sbm.stream([text], tmp_path / "s.model", setting)
