@@ -270,8 +270,46 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     Path("scaled.svm").write_text("".join(rows))
     run("split scaled.svm")
     code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5 --solver dual")
-    assert re.search(r"raise --max-passes \(about \d+ more passes\)$", err, re.M)
+    assert "raise --max-passes\n" in err  # the gap falls, but more and more slowly
     assert "features range" not in err
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("", r"[\d,]+ support vectors \([\d,]+ free\), [\d,]+ updates"),
+        ("--loss squared_hinge", r"[\d,]+ support vectors, [\d,]+ updates"),
+        ("--loss log_loss", r"[\d,]+ updates"),
+        ("--loss squared_error", r"[\d,]+ updates"),
+        ("--loss log_loss --penalty l1", r"[\d,]+ of [\d,]+ weights not 0, [\d,]+ updates"),
+    ],
+)
+def test_support_vectors_are_those_of_the_loss(run, here, more, line):
+    code, out, _ = run(f"train big.sbm -o s.model --fresh -C 0.01 {more}")
+    assert (code, re.fullmatch(line, out.splitlines()[1]) is not None) == (0, True), out
+    report = strict(run(f"train big.sbm -o s.model -C 0.01 --json {more}")[1])
+    found = strict(run("info s.model --json")[1])
+    assert ("n_support" in report) == ("support" in line) == ("n_support" in found["certificate"])
+    assert ("n_free" in report) == ("free" in line) == ("n_free" in found["certificate"])
+    run("report s.model -o s.html")
+    page = Path("s.html").read_text(encoding="utf-8")
+    assert ("support vectors</t" in page) == ("support" in line)
+
+
+@pytest.mark.parametrize(
+    ("left", "is_falling", "text"),
+    [
+        (3.2, True, "; raise --max-passes (about 3 more passes)"),
+        (None, True, "; raise --max-passes"),
+        (95.0, False, ", and the gap falls slowly (about 95 more passes at this rate)"),
+        (None, False, ", and the gap hardly falls"),
+    ],
+)
+def test_advice_counts_passes_only_with_a_trend(left, is_falling, text):
+    report = {"passes": 50, "passes_left": left, "is_falling": is_falling, "relative_gap": 0.5,
+              "visits_cut_short": 0, "blocks": 1, "decoded_blocks": 1}  # fmt: skip
+    first = next(show.not_converged(report, sbm.Settings()))
+    assert first == f"sbm: not converged: relative gap 5.00e-01 is above --tol 0.001{text}"
 
 
 def test_tune_reports_best_at_grid_edge(run, here):
@@ -306,7 +344,9 @@ def test_finished_training_and_warm_start(run, here):
 
 def test_append_and_expire(run, here):
     Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
-    assert "3 rows appended (43 in total), 21 features" in run("split --append big.sbm new.svm")[1]
+    assert run("split --append big.sbm new.svm")[0] == 1  # label 5 is new
+    line = "split --append big.sbm new.svm --new-labels"
+    assert "3 rows appended (43 in total), 21 features" in run(line)[1]
     assert "left out" not in run("info big.sbm")[1]
     line = "expire big.sbm --source new.svm"
     report = strict(run(f"{line} --dry-run --json")[1])

@@ -14,7 +14,7 @@ import sbm
 from sbm.cli import cli
 from sbm.engine.learners import Folds
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training import newton
 from sbm.programs.tuning.state import Tuning
 from sbm.rows import Rows
@@ -176,10 +176,8 @@ def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):
         text = write_rows(tmp_path / "one.svm", X, [label] * len(X))
         sbm.split([text], tmp_path / "one.sbm", blocks=3, force=True)
         model, report = tune(tmp_path / "one.sbm", tmp_path, [0.1])
-        found = sbm.predict(model, text)["accuracy"]
-        assert report["settings"][0]["mean"] == pytest.approx(found, abs=0.1)
-        assert abs(found - 0.5) > 0.15
-    with pytest.raises(DataError, match=r"auc .* 3 folds"):
+        assert sbm.predict(model, text)["accuracy"] == report["settings"][0]["mean"] == 1.0
+    with pytest.raises(SettingsError, match=r"auc .* accuracy or macro_f1"):
         tune(tmp_path / "one.sbm", tmp_path, [0.1], metric="auc")
     assert not (tmp_path / "m.model.tune.run").exists()
 

@@ -20,6 +20,7 @@ from sbm.cli.options import (
     NEW_FILE,
     ON_ERROR,
     PATH,
+    REMOTE_TIMEOUT,
     TEST,
     THREADS,
     given_settings,
@@ -45,6 +46,10 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
+_NEW_LABELS = click.option(
+    "--new-labels", is_flag=True,
+    help="Accept a file with labels that the store, or the files before it, do not have.",
+)  # fmt: skip
 # How text is read, by split and train.
 _READING = {
     "blocks": click.option(
@@ -54,6 +59,7 @@ _READING = {
         "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
         help="Type of values; values that are all 1 take no space.  [default: auto]",
     ),
+    "new_labels": _NEW_LABELS,
     "on_error": ON_ERROR,
     "min_count": click.option(
         "--min-count", type=int, default=1, metavar="N",
@@ -140,6 +146,7 @@ def cli() -> None:
     help="Replace a store; with --append: accept data that is already there.",
 )
 @some(without(_READING, "blocks", "dtype"))
+@REMOTE_TIMEOUT
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
@@ -220,6 +227,7 @@ def train(
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
+    from sbm.inputs.remote import remote_terms
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.splitting.options import Reading
@@ -227,7 +235,8 @@ def train(
     from sbm.programs.training.job import TrainOptions
 
     if test is not None:
-        check_input(test)  # before hours of training
+        with remote_terms(settings.remote_timeout, terminal.stage):
+            check_input(test)  # before hours of training
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
@@ -248,7 +257,10 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
-            report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+            report["test"] = predict_job(
+                result, test, labels=True, threads=1, remote_timeout=settings.remote_timeout,
+                progress=terminal,
+            )  # fmt: skip
     finally:  # print the training's report even if the test file is invalid
         if terminal.as_json:
             terminal.answer(report, show.train)
@@ -326,6 +338,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 )
 @INPUT_FORMAT
 @THREADS
+@REMOTE_TIMEOUT
 @shared
 def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
     """Predict the labels of rows and report how good they are.
@@ -357,6 +370,7 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 @click.option(
     "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
+@_NEW_LABELS
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]),
     help="Type of values; values that are all 1 take no space.  [default: float32]",
@@ -386,6 +400,7 @@ def stream(
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
+    from sbm.inputs.remote import remote_terms
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job
@@ -393,8 +408,6 @@ def stream(
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
-    if test is not None:
-        check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
@@ -403,6 +416,10 @@ def stream(
         except ValueError:
             raise SettingsError(f"classes is {classes!r}; write numbers, as in 1,2,3") from None
     settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
+    timeout = settings.get("remote_timeout")
+    if test is not None:
+        with remote_terms(timeout, terminal.stage):
+            check_input(test)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -421,7 +438,9 @@ def stream(
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+        report["test"] = predict_job(
+            result, test, labels=True, threads=1, remote_timeout=timeout, progress=terminal
+        )
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
 
@@ -640,6 +659,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     "--test", type=PATH, metavar="FILE",
     help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
+@REMOTE_TIMEOUT
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
     """Write a model in the format of another tool.

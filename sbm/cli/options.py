@@ -11,8 +11,9 @@ from sbm.errors import SettingsError
 from sbm.settings import SETTINGS, Settings, option_name
 
 __all__ = [
-    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "PATH", "TEST",
-    "THREADS", "given_settings", "read_settings", "settings_of", "some", "without",
+    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "PATH",
+    "REMOTE_TIMEOUT", "TEST", "THREADS", "given_settings", "read_settings", "settings_of", "some",
+    "without",
 ]  # fmt: skip
 
 Option = Callable[..., Any]
@@ -70,7 +71,7 @@ GROUPS = {
     **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
                      "categorical", "weight", "exclude", "feature_names", "names",
-                     "keep_store"), _TEXT),
+                     "keep_store", "remote_timeout"), _TEXT),
     **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
@@ -101,6 +102,7 @@ def _make_option(name: str) -> Option:
 
 
 THREADS = _make_option("threads")
+REMOTE_TIMEOUT = _make_option("remote_timeout")
 _CONFIG = click.option(
     "--config", type=FILE, metavar="FILE",
     help="TOML file of settings, named like the options; options override it.",

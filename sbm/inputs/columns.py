@@ -38,6 +38,11 @@ class Cells:
     # shape (n_rows,); index of each row's word; -1 for none. Without words it may be empty.
     codes: _Ints = field(default_factory=_NONE.copy)
 
+    def __post_init__(self) -> None:
+        """Raise `DataError` if a code lies outside its dictionary."""
+        if self.codes.min(initial=-1) < -1 or self.codes.max(initial=-1) >= len(self.words):
+            raise DataError(f"found a code that is not of the {len(self.words)} words of a column")
+
 
 @dataclass(frozen=True)
 class Columns:

@@ -128,7 +128,7 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             )
         if found.name in ARROW:
             if is_remote(source.name):
-                source.copy = fetch(source.name, f".{found.name}")
+                source.copy = fetch(source.name, f".{found.name}", source.size)
             find_layout(source)
         elif is_remote(source.name):
             raise DataError(
@@ -242,6 +242,6 @@ def convert_inputs(
             assert kind.read is not None
             pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
             if source.chunks is None:  # an iterator of chunks may require this thread
-                pieces = one_ahead(pieces)
+                pieces = one_ahead(pieces, source)
             with contextlib.closing(pieces):
                 yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)

@@ -159,7 +159,14 @@ class Interruptible:
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Fill the buffer; return 0 once patience has ended."""
-        return 0 if self._patience.ends() else self._stream.readinto(buffer)
+        if self._patience.ends():
+            return 0
+        try:
+            return self._stream.readinto(buffer)
+        except KeyboardInterrupt:  # of a remote file, which was waiting
+            if self._patience.ends():
+                return 0
+            raise
 
 
 class _LineEnd:

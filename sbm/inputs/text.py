@@ -6,6 +6,7 @@ import glob
 import hashlib
 import io
 import os
+import re
 import sys
 import threading
 from array import array
@@ -31,7 +32,14 @@ from sbm.inputs.live import (
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
-from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
+from sbm.inputs.remote import (
+    RemoteFile,
+    current_terms,
+    find_remote,
+    is_remote,
+    remote_size,
+    without_query,
+)
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
@@ -66,6 +74,8 @@ class Source:
     is_sparse: bool = False  # whether a file of records holds lists of feature ids
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
     copy: Any = None  # local copy of a remote file
+    terms: Any = field(default_factory=current_terms)  # how to read a remote file
+    is_over: bool = False  # whether to stop waiting for a server
     window: int = USUAL  # bytes that a decompressor may take for its window
     # columns, categorical: columns of a table that are features, and those of them that hold only
     # words
@@ -95,7 +105,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            window=self.window, more=self.more, title=self.title,
+            window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 
     @property
@@ -125,7 +135,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
         return {
-            "name": "-" if self.name == "-" else self.title or Path(self.name).name,
+            "name": "-" if self.name == "-" else self.title or Path(without_query(self.name)).name,
             "bytes": self.read,
             "sha256": self.sha256,
             "rows": self.done.rows,
@@ -163,9 +173,10 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
         is_there = name == "-" or os.path.exists(name)
         names = [name] if is_there else sorted(glob.iglob(name, recursive=True))
         if not names:
-            raise DataError(
-                f"{name} does not exist; expected files, glob patterns, or - for standard input"
-            )
+            expected = "files, glob patterns, or - for standard input"
+            if re.match(r"[a-z][a-z0-9+.-]+:/[^/]", name, re.IGNORECASE):
+                expected = "a file; give a URL as a string, with two slashes, not as a Path"
+            raise DataError(f"{name} does not exist; expected {expected}")
         for path in names:
             found += _files_in(path) if os.path.isdir(path) else [path]
     return found
@@ -299,7 +310,7 @@ def _read_pieces(
     is_last: bool,
 ) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
-    raw = _Files(source) if source.more else _open(source.name, patience)
+    raw = _Files(source) if source.more else _open(source, patience)
     try:
         stream: Readable
         if isinstance(raw, _Files):
@@ -334,7 +345,7 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     DataError
         The file is damaged; raised while reading.
     """
-    raw = _open(source.name, None)
+    raw = _open(source, None)
     try:
         digested = _Digested(raw, source)
         yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
@@ -375,14 +386,17 @@ class _Unpacked(io.RawIOBase):
         return n
 
 
-def _open(name: str, patience: Patience | None) -> Any:
+def _open(source: Source, patience: Patience | None) -> Any:
     """Open an input; with patience, do not wait for a writer of a named pipe."""
+    name = source.name
     if name == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
         return sys.stdin.buffer
     if is_remote(name):
-        return RemoteFile(name)
+        return RemoteFile(
+            name, lambda: source.is_over or (patience is not None and patience.ends()), source.terms
+        )
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -514,17 +528,20 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
-def one_ahead(pieces: Iterator[T]) -> Generator[T]:
-    """Yield the same pieces, prepared one ahead in a thread.
+def one_ahead(pieces: Iterator[T], source: Source) -> Generator[T]:
+    """Yield the same pieces of a source, prepared one ahead in a thread.
 
     Close the generator if it is not exhausted. Otherwise the garbage collector closes it, at any
     time and in any thread, and waits there for the reader, which may deadlock.
     """
     with ThreadPoolExecutor(1, "sbm-read") as reader:
-        coming = reader.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
+        try:
             coming = reader.submit(next, pieces, None)
-            yield piece
+            while (piece := coming.result()) is not None:
+                coming = reader.submit(next, pieces, None)
+                yield piece
+        finally:
+            source.is_over = True
 
 
 class _Parser(Generic[T]):
@@ -608,7 +625,7 @@ def convert_sources(
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
         if patience is not None or source.comes_again:
             # Not for pipes: a thread blocked in a read cannot be stopped.
-            pieces = one_ahead(pieces)
+            pieces = one_ahead(pieces, source)
         broken = None
         with _closed(pieces, patience):
             while True:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sbm.compiled import load
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.formats import convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
@@ -78,7 +78,7 @@ def _labelled(
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
     """Return the `Answers` for a model and the options of `predict`."""
-    single = model.W.shape[1] == 1
+    single = model.W.shape[1] == 1 and len(model.labels) != 1
     answers = _Single(model, decision) if single else _Multi(model, decision, top)
     return _Probability(model, answers) if probability else answers
 
@@ -222,9 +222,9 @@ def sources_of(
     Raises
     ------
     DataError
-        The file is missing.
+        The file is missing, or has feature names but the model has none.
     SettingsError
-        The data has feature names but the model has none, or the options do not match.
+        The options do not match.
     """
     if _is_store(data):
         return None
@@ -233,7 +233,7 @@ def sources_of(
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
     if names is None and names_record(sources) is not None:
-        raise SettingsError(
+        raise DataError(
             f"{data} has feature names, but the model was trained on numeric ids; train a model "
             "on data with feature names"
         )

@@ -26,15 +26,18 @@ import numpy.typing as npt
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
+from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote
+from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
+from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.newlabels import NewLabels, look_like_targets
 from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
@@ -59,7 +62,7 @@ from sbm.units import parse_size
 
 def default_store(first_input: str) -> Path:
     """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""
-    name = plain_name(Path(first_input).name)
+    name = Path(plain_name(first_input)).name
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
@@ -102,6 +105,7 @@ def split(
     mem: int | str = 1_000_000_000,
     append: bool = False,
     force: bool = False,
+    new_labels: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
     name: str = "arrays",
@@ -113,6 +117,7 @@ def split(
     exclude: Sequence[str] = (),
     feature_names: str | Path | Sequence[str] | None = None,
     names: bool = True,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from text or matrices.
@@ -152,6 +157,9 @@ def split(
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, accept a source that is already there.
+    new_labels : bool
+        Accept labels that the store, or the first of several files, does not have. Otherwise a file
+        is refused if it adds a label to a store of two or more, or to files with exactly two.
     on_error : {"fail", "skip"}
         What to do with a malformed line, or a row with numbers that are not finite.
     min_count : int
@@ -176,6 +184,8 @@ def split(
         data, if it has any.
     names : bool
         Whether to keep the names of features.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -200,17 +210,18 @@ def split(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
         exclude=exclude, feature_names=feature_names, names=names,
     )  # fmt: skip
-    mem = parse_size(mem)
-    sources, store = find_sources(inputs, store, append, reading.input_options(mem), name)
+    progress, mem = Progress.of(progress), parse_size(mem)
+    with remote_terms(remote_timeout, progress.stage):
+        sources, store = find_sources(inputs, store, append, reading.input_options(mem), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
-    progress = Progress.of(progress)
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+        new_labels=new_labels,
     )  # fmt: skip
     options = _prepare(sources, asked, mem, progress)
     while True:
@@ -273,7 +284,8 @@ def read_rows(
     for source in sources:
         if source.chunks is None and is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
-    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    are_targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     options = _prepare(sources, asked, mem, progress)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
@@ -329,12 +341,12 @@ def read_rows(
         yield BlockStore(folder, rows), report
 
 
-def _name_of(inputs: Any, sources: list[Source]) -> Path:
+def _name_of(inputs: Any, sources: list[Source]) -> str | Path:
     """Return what rows are called in messages: the folder they are from, or the first file."""
     one = inputs[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else inputs
     if isinstance(one, str | Path) and os.path.isdir(one):
         return Path(one) if Path(one).name else Path(one).resolve()
-    return Path(sources[0].shown)
+    return sources[0].shown
 
 
 def _prepare(
@@ -399,7 +411,7 @@ class _Filling:
     """A split in progress."""
 
     folder: Path
-    target: Path  # final name of the store
+    target: Path | str  # final name of the store, or of the first input of a training
     sources: list[Source]
     options: SplitOptions
     force: bool
@@ -468,11 +480,22 @@ class _Filling:
             read_sources(
                 "split" if self.decoded is None else "read", sources, dealer, options, pool,
                 progress, only_known=counted is not None, is_stopped=self.is_stopped,
+                new_labels=self._new_labels(manifest),
             )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
             return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:
+        """Return what refuses new labels; None if there is nothing to compare with."""
+        labels, words = manifest["labels"], self.sources[0].options.words
+        store = str(self.target) if manifest["rows"] else ""
+        if self.options.new_labels or labels is None or not (store or len(self.sources) > 1):
+            return None
+        if look_like_targets(labels["values"], labels["counts"]):
+            return None
+        return NewLabels(labels["values"], store=store, text=words.text)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
         """Return the manifest entry of this generation, without its files."""
@@ -526,7 +549,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _report(
-    target: Path,
+    target: Path | str,
     manifest: dict[str, Any],
     new_blocks: list[dict[str, Any]],
     sources: list[Source],

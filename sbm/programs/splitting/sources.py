@@ -146,7 +146,7 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
 
 
 def refuse_known_sources(
-    sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
+    sources: list[Source], manifest: dict[str, Any], target: Path | str, force: bool
 ) -> None:
     """Raise `DataError` if a source occurs twice or is already in the store."""
     kept = store_files.kept_generations(manifest)

@@ -136,6 +136,8 @@ class StreamOptions:
 
     # all labels that may occur. Default: labels are added as they occur.
     classes: tuple[float, ...] | None = None
+    # whether files may have labels that files before do not have, although these have two
+    new_labels: bool = False
     dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
     on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
     # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
@@ -197,7 +199,7 @@ class StreamOptions:
 
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
-FREE = ("mem", "threads")
+FREE = ("mem", "threads", "remote_timeout")
 KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 

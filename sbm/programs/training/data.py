@@ -10,6 +10,7 @@ from typing import Any
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import clock
 from sbm.errors import SettingsError
+from sbm.inputs.remote import is_remote, without_query
 from sbm.inputs.text import holds_tables
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.job import TrainOptions
@@ -35,9 +36,12 @@ def store_named(data: Any) -> Path | None:
     names = [data] if isinstance(data, str | Path) else data
     if not isinstance(names, list | tuple) or not all(isinstance(x, str | Path) for x in names):
         return None
-    paths = [Path(name) for name in names]
+    for name in map(str, names):
+        if is_remote(name) and without_query(name).endswith(".sbm"):
+            raise SettingsError(f"{name} is a store by its name, but stores are read locally")
+    paths = [Path(name) for name in names if not is_remote(str(name))]
     stores = [p for p in paths if _is_folder(p) or p.suffix == ".sbm" or RANK in p.name]
-    if stores and len(paths) > 1:
+    if stores and len(names) > 1:
         raise SettingsError(
             f"{stores[0]} is a store, and other data are given; give one store, or only text files"
         )

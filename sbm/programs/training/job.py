@@ -60,7 +60,13 @@ from sbm.programs.training.state import (
     run_to_resume,
 )  # fmt: skip
 from sbm.programs.training.validation import Validation
-from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
+from sbm.programs.training.warmstart import (
+    PreviousRun,
+    classes_went,
+    find_run,
+    last_run,
+    shape_record,
+)  # fmt: skip
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
@@ -366,6 +372,8 @@ class TrainingPlan:
         self.own = parts[share.adding.rank]
         shape = shape_record(self.store, self.plan, share.problems)
         self.itself |= {"shape": shape, "bound": self.bound}
+        self.itself["n_labels"] = len(self.store.labels or [])  # for a warm start
+        self.itself["positive"] = getattr(share.every[0], "positive", None)
         self.itself |= {"own": self.own} if self.comm.size > 1 else {}
         self.itself |= {"classes": [self.comm.rank, self.comm.size]} if share.is_by_class else {}
 
@@ -475,6 +483,12 @@ class TrainingPlan:
             self.options.progress.stage(
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
+        n_outputs = sum(problem.n_outputs for problem in self.share.every)
+        if folders and classes_went(folders, self.store, self.settings, n_outputs):
+            self.options.progress.stage(
+                f"{folders[0]} has other classes than {self.store.name} now; starting from zero"
+            )
+            folders = []
         if not folders:
             return start
         return StartPoint(

@@ -239,7 +239,8 @@ def shape_of(
         more_bytes=HELD_OUT_BYTES * settings.calibrate
         + shared
         + 8 * scaled
-        + 2 * store.names_bytes,
+        + 2 * store.names_bytes
+        + (0 if store.memory is None else store.memory.reader_bytes),
         ranks=processes,
         by_block=by_block,
         hessian_bytes=bytes_of_matrices(settings, store, problems, models),

@@ -29,7 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 # Settings that may change on resume: budgets, and settings that do not affect the result.
-FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
+FREE = (
+    "threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout", "remote_timeout",
+)  # fmt: skip
 # Entries of the identity that differ between ranks, or with their number.
 _OF_A_PROCESS = ("shape", "bound", "own", "classes")
 

@@ -16,7 +16,7 @@ from sbm.engine.engine import Engine
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.problems import model_labels
+from sbm.engine.problems import model_codes, model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError, SettingsError
@@ -144,12 +144,13 @@ class Validation:
         self._metric = choose_metric(settings.metric, problems, store)
         labels = model_labels(problems[0], store)
         self._is_classes, self._is_checked = bool(labels), False
+        self._known = model_codes(problems[0], store)
         words = dict(zip(store.labels or [], store.label_names, strict=False))
-        self._positive = words.get(max(labels), format_number(max(labels))) if labels else None
+        self._positive = words.get(labels[-1], format_number(labels[-1])) if labels else None
         if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
             found = f"{settings.loss} has two"
             if len(labels) != 2:
-                found = f"there are {len(labels) or 'no'} classes"
+                found = f"the number of classes is {len(labels)}"
             raise SettingsError(
                 f"threshold needs two classes and one decision value per row, but {found}; leave "
                 "it out"
@@ -315,7 +316,7 @@ class Validation:
         order = np.argsort(labels)
         places = np.minimum(np.searchsorted(labels, y, sorter=order), len(labels) - 1)
         codes = order[places]
-        if len(unknown := np.flatnonzero(labels[codes] != y)):
+        if len(unknown := np.flatnonzero((labels[codes] != y) | ~np.isin(codes, self._known))):
             label = new[0] if new else format_number(float(y[unknown[0]]))
             raise DataError(
                 f"{self._path} has label {label}, which is not in the training data; remove these "
