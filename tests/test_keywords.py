@@ -1,5 +1,6 @@
 """Errors in Python speak of keyword arguments; on the command line, of options."""
 
+import json
 import pickle
 import re
 
@@ -28,6 +29,10 @@ OURS = {"max_passes": "max_iter", "intercept": "intercept_scaling=inf", "bias": 
         ("give --before DATE or --source NAME", "give before=DATE or sources=NAME"),
         ("--bias 1 instead of --intercept", "scaling=1 instead of intercept_scaling=inf"),
         ("max_passes is 0; raise it", "max_iter is 0; raise it"),
+        ("drop them with sbm expire s.sbm --source b.csv, or",
+         "drop them with sbm.expire('s.sbm', sources='b.csv'), or"),
+        ("create it with sbm split; see a.b", "create it with sbm.split; see a.b"),
+        ("use curl --compressed x, --fresh", "use curl --compressed x, resume=False"),
         ("decompress it (zstdcat --long=31)", "decompress it (zstdcat --long=31)"),
         ("a--b.svm:1: found -o-", "a--b.svm:1: found -o-"),
     ],
@@ -59,3 +64,17 @@ def test_errors_of_the_api_name_keywords(tmp_path):
 
 def test_functions_can_be_pickled():
     assert pickle.loads(pickle.dumps(sbm.train)) is sbm.train
+
+
+def test_reports_are_dicts_shown_in_short(tmp_path):
+    (tmp_path / "a.svm").write_text("".join(f"{k % 2} 1:{k} {k + 2}:1\n" for k in range(60)))
+    _, report = sbm.train(tmp_path / "a.svm", tmp_path / "a.model", {"max_passes": 9})
+    for shown in (report, sbm.info(tmp_path / "a.model"), sbm.inspect(tmp_path / "a.model")):
+        lines = repr(shown).splitlines()
+        assert len(lines) < 20
+        assert max(map(len, lines[:-1])) <= 120
+        assert all(name in repr(shown) for name in list(shown)[:15])
+        assert "<table>" in shown._repr_html_()
+        assert json.loads(json.dumps(shown)) == shown == pickle.loads(pickle.dumps(shown))
+        assert repr(dict(shown)).startswith("{'")
+        assert isinstance(shown, dict)

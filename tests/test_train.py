@@ -208,7 +208,7 @@ def test_rows_without_features_have_zero_weights(tmp_path):
 
 
 REFUSALS = [
-    ("real", {"loss": "hinge"}, DataError, "real.sbm .* real-valued .* --loss epsilon_insensitive"),
+    ("real", {"loss": "hinge"}, DataError, "real.sbm .* real-valued .* loss='epsilon_insensitive'"),
     ("real", {"loss": "weston_watkins"}, DataError, "real.sbm .* real-valued"),
     ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3; .* two classes"),
     ("empty", {}, DataError, "empty.sbm .*no rows"),
