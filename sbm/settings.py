@@ -25,10 +25,21 @@ from sbm.units import (
 
 _MOST_TOML = 1_000_000  # bytes
 
+# Names of losses elsewhere.
+_ALSO = {
+    "svm": "hinge", "svc": "hinge", "linear_svc": "hinge", "l1": "hinge", "l2": "squared_hinge",
+    "logistic": "log_loss", "logit": "log_loss", "softmax": "log_loss",
+    "cross_entropy": "log_loss", "binary:logistic": "log_loss", "mse": "squared_error",
+    "squared": "squared_error", "ridge": "squared_error", "lasso": "squared_error",
+    "svr": "epsilon_insensitive", "mae": "epsilon_insensitive",
+}  # fmt: skip
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
+    if (other := _ALSO.get(word.lower())) in by_lower:
+        return f"; did you mean {other!r}?"
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 

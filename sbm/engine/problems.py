@@ -89,8 +89,6 @@ def make_problems(
     if task == "classification":
         return _classify(settings, loss, rows, counts)
     check_options(settings)
-    if settings.class_weight:
-        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     if rows.label_names:
@@ -303,6 +301,16 @@ def check_options(settings: Settings) -> None:
         raise SettingsError(
             f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
+    has_classes = choose_task(settings, loss) == "classification"
+    if settings.class_weight and not has_classes:
+        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
+    if settings.calibrate and loss.name == "log_loss":
+        raise SettingsError(
+            "log_loss already gives probabilities (its decision values are log odds); "
+            "leave out --calibrate"
+        )
+    if settings.calibrate and not has_classes:
+        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
 
 
 def make_model(

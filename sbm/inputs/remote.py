@@ -163,7 +163,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _run(what: Coroutine[Any, Any, T], terms: _Terms) -> T:
-    """Run a coroutine in the loop of fsspec and return its result."""
+    """Run a coroutine in the loop and return its result."""
     return _result(_started(what), terms.is_stopped)
 
 
@@ -269,11 +269,8 @@ def _judge(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
         if isinstance(error, aiohttp.InvalidURL):
             return "the URL is invalid", 1, error
         if isinstance(error, aiohttp.ClientResponseError):  # no HTTP, or headers without end
-            return (
-                f"the answer is not valid HTTP ({_first_line(Exception(error.message))})",
-                1,
-                error,
-            )
+            what = _first_line(Exception(error.message))
+            return f"the answer is not valid HTTP ({what})", 1, error
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", what)
             what = f"its certificate is not trusted ({why}); SSL_CERT_FILE names others to trust"
@@ -320,11 +317,19 @@ class _WebFile:
 
     async def look(self) -> None:
         """Ask for the version. Raises `DataError` if it is not that of before."""
+        if (answer := await self._look()) is not None:
+            answer.close()
+
+    async def _look(self) -> Any:
+        """Ask for the first byte; return the answer if it has the whole file instead."""
         answer, n = await self._ask(0, 1)
+        if answer.status == 200:
+            return answer
         if answer.status == 206:
             await self._read_range(answer, bytearray(), n)  # so that the connection stays open
         else:
             answer.close()
+        return None
 
     async def read(self, begin: int) -> bytes | bytearray:
         """Return the bytes from `begin` on, up to `RANGE`; none at the end of the file.
@@ -332,11 +337,7 @@ class _WebFile:
         If it fails, what came is kept for the next call.
         """
         if not self.version:
-            answer, n = await self._ask(0, 1)
-            if answer.status == 200:
-                self._whole = answer
-            else:
-                await self._read_range(answer, bytearray(), n)
+            self._whole = await self._look()
         part, size = self._part, self.version["length"]
         if self._whole is None and begin < size:
             answer, n = await self._ask(begin + len(part), min(begin + RANGE, size))
@@ -477,7 +478,7 @@ class _WebFile:
     def _encoded(self, coding: str) -> DataError:
         """Return the error about a body that is compressed on the way."""
         advice = f"save it with curl --compressed -O {self._url}"
-        if without_query(self._url).endswith((".gz", ".svgz", ".tgz")) and "gzip" in coding:
+        if without_query(self._url).endswith(".gz") and "gzip" in coding:
             advice = f"save the .gz file with curl -O {self._url}"
         return DataError(
             f"{self._url}: the server sends it with Content-Encoding: {coding}, so its length is "
@@ -567,7 +568,7 @@ def _refuse_change(url: str, before: Version, now: Version) -> None:
 
 def _open(url: str, terms: _Terms) -> _WebFile | _ServiceFile:
     fs, path = _file_system(url)
-    kind = _WebFile if type(fs).protocol == _WEB else _ServiceFile
+    kind = _WebFile if url.partition("://")[0].lower() in _WEB else _ServiceFile
     return kind(fs, path, url, terms.timeout)
 
 

@@ -1,5 +1,7 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import glob
@@ -29,6 +31,9 @@ from sbm.inputs.live import (
     Readable,
     SourceProgress,
     go_to,
+    is_idle,
+    is_pipe,
+    wait_for_data,
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
@@ -75,18 +80,19 @@ class Source:
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
     copy: Any = None  # local copy of a remote file
     terms: Any = field(default_factory=current_terms)  # how to read a remote file
-    is_over: bool = False  # whether to stop waiting for a server
+    is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
     # columns, categorical: columns of a table that are features, and those of them that hold only
     # words
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)  # all its columns, if known before reading
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
     title: str = ""  # name in the manifest, if not that of the file
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
-    ends: "array[int]" = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
 
     @property
     def files(self) -> list[str]:
@@ -100,7 +106,7 @@ class Source:
             return iter(self.chunks) is not self.chunks
         return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
-    def again(self) -> "Source":
+    def again(self) -> Source:
         """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
@@ -335,7 +341,7 @@ def _read_pieces(
 
 
 @contextlib.contextmanager
-def unpacked(source: Source) -> Iterator[io.RawIOBase]:
+def unpacked(source: Source) -> Iterator[_Unpacked]:
     """Open a source for one sequential read of its decompressed bytes.
 
     The source receives the bytes read on disk and, at the end, their digest.
@@ -348,8 +354,9 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     raw = _open(source, None)
     try:
         digested = _Digested(raw, source)
-        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
-        digested.finish()
+        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
+        if not source.is_over:
+            digested.finish()
     finally:
         if source.name != "-":
             raw.close()
@@ -372,18 +379,31 @@ def _check_begin(source: Source, text: Bytes) -> None:
 class _Unpacked(io.RawIOBase):
     """The stream of a source as a raw file of the io module."""
 
-    def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
+    def __init__(self, source: Source, stream: Readable, is_packed: bool, raw: Any) -> None:
         self._source, self._stream, self._is_known = source, stream, is_packed
+        self._raw, self.n_lines = raw, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        if not is_packed(self._source.name) and not wait_for_data(self._raw, self._is_over):
+            return 0
         n = _fill(self._source, self._stream, memoryview(buffer)) or 0
         if not self._is_known:
             _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
             self._is_known = True
+        if is_pipe(self._raw):
+            text = np.frombuffer(buffer, np.uint8, n)
+            self.n_lines += int(np.count_nonzero(text == ord("\n")))
         return n
+
+    def _is_over(self) -> bool:
+        return self._source.is_over
+
+    def is_idle(self, n_lines: int) -> bool:
+        """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
+        return n_lines >= self.n_lines and is_idle(self._raw)
 
 
 def _open(source: Source, patience: Patience | None) -> Any:
@@ -392,7 +412,7 @@ def _open(source: Source, patience: Patience | None) -> Any:
     if name == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
-        return sys.stdin.buffer
+        return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # which waits for no full buffer
     if is_remote(name):
         return RemoteFile(
             name, lambda: source.is_over or (patience is not None and patience.ends()), source.terms
@@ -408,12 +428,11 @@ def _resumed(
     source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
 ) -> Readable:
     """Return the text of a source from the saved position on."""
-    file = getattr(raw, "raw", raw)  # standard input has a buffer in front
-    live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
+    live = LiveFile(raw, source.name, patience, follow=patience.follow and is_last)
     stream = Interruptible(unpacked, patience) if unpacked else _CountedFile(live, source)
     if not source.done.text:
         return stream
-    return go_to(source.done, stream, source.name, patience, None if unpacked else file)
+    return go_to(source.done, stream, source.name, patience, None if unpacked else raw)
 
 
 _BOM = b"\xef\xbb\xbf"  # of UTF-8
@@ -661,7 +680,7 @@ def _closed(pieces: Generator[_TextPiece], patience: Patience | None) -> Iterato
 
 def _take(
     piece: _TextPiece,
-    task: "Future[tuple[ParsedText, T]]",
+    task: Future[tuple[ParsedText, T]],
     skip: bool,
     reasons: Sequence[str],
 ) -> Iterator[tuple[Source, T]]:

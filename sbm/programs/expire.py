@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.remote import without_query
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
@@ -160,6 +161,7 @@ def _named(
     """Return the generations of the named sources; `done` are names that may be missing."""
     kept = store_files.kept_generations(manifest)
     known = [source for generation in kept for source in _with_rows(generation)]
+    names = [without_query(name) for name in names]
     present = done.union(source["name"] for source in known)
     wanted = {_meant(name, present): name for name in names}
     missing = [wanted[name] for name in wanted if name not in present]

@@ -15,7 +15,7 @@ from sbm.errors import SettingsError, StoreError, require_path
 from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
-from sbm.programs.answers import check_input
+from sbm.programs.answers import require_input
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container
@@ -111,7 +111,7 @@ def _check_options(prune: float | None, test: str | Path | None) -> None:
         )
     if str(test) == "-":
         raise SettingsError("test is -, but it is read twice; give a file or a store")
-    check_input(test)
+    require_input(test)
 
 
 def _name_output(path: Path | None, output: str | Path | None, ending: str) -> Path:

@@ -45,6 +45,7 @@ def predict(
     confusion: Sequence[str | Path] = (),
     format: str | None = None,  # noqa: A002  its name on the command line
     labels: bool | None = None,
+    strict: bool = False,
     threads: int | None = None,
     remote_timeout: float | str | None = None,
     progress: Progress | None = None,
@@ -80,6 +81,8 @@ def predict(
         True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
         label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
         are computed from the other rows.
+    strict : bool
+        Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     remote_timeout : float or str, optional
@@ -128,7 +131,7 @@ def predict(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
     with remote_terms(remote_timeout, progress.stage):
-        sources = sources_of(data, model.info.get("names"), format, labels, words)
+        sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -372,6 +375,7 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
-    """Write text; without a file, the pieces are not generated."""
+    """Write text for a reader that may wait for it; without a file, nothing is generated."""
     if file is not None:
         file.writelines(piece.encode() for piece in pieces)
+        file.flush()

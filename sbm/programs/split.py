@@ -29,7 +29,14 @@ from sbm.engine.memory import INTERPRETER
 from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
+from sbm.inputs.formats import (
+    FORMATS,
+    check_headers,
+    names_format,
+    names_record,
+    plain_name,
+    reader_memory,
+)  # fmt: skip
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.remote import is_remote, remote_terms
@@ -53,7 +60,6 @@ from sbm.programs.splitting.sources import find_sources, other_columns, refuse_k
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
-from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
 from sbm.store.manifest import origins
 from sbm.store.shards import shard_path
@@ -117,6 +123,7 @@ def split(
     exclude: Sequence[str] = (),
     feature_names: str | Path | Sequence[str] | None = None,
     names: bool = True,
+    strict: bool = False,
     remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -184,6 +191,9 @@ def split(
         data, if it has any.
     names : bool
         Whether to keep the names of features.
+    strict : bool
+        Refuse a table whose columns are not those of the store, or of the first table. Default:
+        refuse only some missing columns, and note the other differences.
     remote_timeout : float or str, optional
         Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
@@ -208,7 +218,7 @@ def split(
     """
     reading = Reading(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
-        exclude=exclude, feature_names=feature_names, names=names,
+        exclude=exclude, feature_names=feature_names, names=names, strict=strict,
     )  # fmt: skip
     progress, mem = Progress.of(progress), parse_size(mem)
     with remote_terms(remote_timeout, progress.stage):
@@ -248,6 +258,7 @@ def read_rows(
     progress: Progress,
     is_stopped: Callable[[], bool],
     rank: int = 0,
+    look: Callable[[Sequence[Source]], None] = lambda _: None,
 ) -> Iterator[tuple[BlockStore, dict[str, Any]]]:
     """Read text or matrices for a training, into memory as far as it fits.
 
@@ -265,6 +276,8 @@ def read_rows(
         Called after each piece of text; if true, `KeyboardInterrupt` is raised.
     rank : int
         Number of this process, if several read the same text.
+    look : callable
+        Called with the sources before they are read; may raise.
 
     Yields
     ------
@@ -279,14 +292,15 @@ def read_rows(
         As for `split`.
     """
     mem, limit = settings.mem_bytes, system_limit()
-    how = reading.input_options(mem)
+    loss, how = LOSSES[settings.loss], reading.input_options(mem)
+    if choose_task(settings, loss) == "regression" and not reading.categorical:
+        advice = "use a loss for classification"
+        how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
     sources, _ = find_sources(inputs, model, False, how, reading.name)
-    for source in sources:
-        if source.chunks is None and is_container(Path(source.name)):
-            raise DataError(f"{source.name} is not a store or text, but another file of sbm")
-    are_targets = choose_task(settings, LOSSES[settings.loss]) != "classification"
+    are_targets = choose_task(settings, loss) != "classification"
     asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     options = _prepare(sources, asked, mem, progress)
+    look(sources)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
         options = replace(options, mem=min(options.mem, mem))
@@ -360,6 +374,7 @@ def _prepare(
     if options.min_count > 1:
         refuse_once_only(sources)
     return_freed_memory()
+    check_headers(sources)
     prepare("split", options.dtype, progress)
     if names_record(sources) is not None:
         prepare("names", "float64", progress)

@@ -21,16 +21,17 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.problems import check_options, label_warning, make_model
+from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
+from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.data import open_rows
 from sbm.programs.training.job import TrainingPlan, TrainOptions
-from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
+from sbm.programs.training.l1 import train_sparse
 from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
@@ -38,10 +39,8 @@ from sbm.programs.training.ranks import (
 )  # fmt: skip
 from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
-from sbm.programs.training.setup import require_weights
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
-from sbm.programs.training.validation import refuse_validation
 from sbm.settings import Settings
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
@@ -70,6 +69,7 @@ def train(
     name: str = "arrays",
     keep_store: str | Path | None = None,
     new_labels: bool = False,
+    strict: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
 
@@ -100,6 +100,8 @@ def train(
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
+    strict : bool
+        Refuse a table whose columns are not those of the first one, also in ``settings.validate``.
 
     Returns
     -------
@@ -157,6 +159,7 @@ def train(
         name,
         keep_store,
         new_labels,
+        strict,
     )
     options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
@@ -208,14 +211,16 @@ def train_ranks(
             "sbm.train((X, y), NAME)"
         )
     settings = share_cores(Settings.of(settings), comm)
-    check_options(settings)
-    require_weights(settings)
-    if settings.penalty != "l2":
-        refuse_for_sparse(settings, comm.size)
     with remote_terms(settings.remote_timeout, options.progress.stage, options.is_stopped):
-        refuse_validation(settings, comm.size)
+        check_settings(settings, comm.size)
+        refuse_pipes(
+            data=data, weights=settings.weights, test=options.test, validate=settings.validate
+        )
+        strict = options.reading is not None and options.reading.strict
+        look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
         compiled_before = compile_seconds()
-        with open_rows(comm, data, model, settings, options) as (store, path, read):
+        with open_rows(comm, data, model, settings, options, look) as (store, path, read):
+            look.at_store(path, store)
             if odd := label_warning(settings, store):
                 options.progress.stage(odd)
             job = TrainingPlan(store, path, settings, options, begin, comm, read)

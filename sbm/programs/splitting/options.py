@@ -147,6 +147,7 @@ class Reading:
     name: str = "arrays"
     keep_store: str | Path | None = None
     new_labels: bool = False
+    strict: bool = False
 
     def input_options(self, mem: int) -> InputOptions:
         """Return how to read the inputs, in `mem` bytes.
@@ -168,7 +169,7 @@ class Reading:
         categorical = None if self.categorical is None else tuple(self.categorical)
         return InputOptions(
             self.format, self.hash_bits, self.label, categorical, self.weight,
-            tuple(self.exclude), names=table, words=LabelWords(),
+            tuple(self.exclude), names=table, words=LabelWords(), strict=self.strict,
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:

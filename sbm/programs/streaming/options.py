@@ -12,10 +12,12 @@ from typing import Any
 import numpy.typing as npt
 
 from sbm.engine.memory import BASE_FRAC
+from sbm.engine.problems import check_options, choose_task
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
+from sbm.losses import LOSSES
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration, shorten, to_whole
@@ -197,6 +199,7 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
+_CLASSES = "classification"
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads", "remote_timeout")
@@ -221,12 +224,19 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
+    check_options(settings)
+    if options.classes is not None and choose_task(settings, LOSSES[settings.loss]) != _CLASSES:
+        raise SettingsError(f"classes does not apply to {settings.loss}, which has no classes")
     if isinstance(settings.class_weight, str):
         raise SettingsError(
             "class_weight balanced needs the row count of each class, which is unknown in a "
             "stream; give numbers"
         )
     for label in settings.class_weight:
+        if isinstance(label, str):
+            raise SettingsError(
+                f"class_weight names label {label}, but labels of a stream are numbers"
+            )
         if options.classes is not None and label not in options.classes:
             raise SettingsError(
                 f"class_weight names label {format_label(label)}, which is not in --classes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sbm.errors import SettingsError
 from sbm.inputs.remote import is_remote, without_query
 from sbm.inputs.text import holds_tables
 from sbm.programs.splitting.options import Reading
+from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.programs.training.setup import find_store, place_of
@@ -21,6 +23,8 @@ from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count
 
 __all__ = ["open_rows"]
+
+_MOST_NAMES = 3  # besides the first, in a line
 
 
 def store_named(data: Any) -> Path | None:
@@ -55,9 +59,14 @@ def _is_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_rows(
-    comm: Comm, data: Any, model: str | Path | None, settings: Settings, options: TrainOptions
+    comm: Comm,
+    data: Any,
+    model: str | Path | None,
+    settings: Settings,
+    options: TrainOptions,
+    look: FirstLook,
 ) -> Iterator[tuple[BlockStore, Path, dict[str, Any] | None]]:
-    """Open a store, or read text or matrices.
+    """Open a store, or read text or matrices; `look` is used before text is read.
 
     Yields
     ------
@@ -78,7 +87,7 @@ def open_rows(
         return
     given, reading = store_named(data), options.reading or Reading()
     if given is not None:
-        if reading != Reading():
+        if replace(reading, strict=False) != Reading():
             raise SettingsError(
                 f"{given} is a store; {_given(reading)} applies to text, and to sbm split"
             )
@@ -95,17 +104,28 @@ def open_rows(
             "use sbm split --shards first"
         )
     path, begin = place_of(model or default_model(data), None), clock()
-    rows = read_rows(data, path, reading, settings, options.progress, options.is_stopped, comm.rank)
+    rows = read_rows(
+        data, path, reading, settings, options.progress, options.is_stopped, comm.rank,
+        lambda sources: look.before_text(path, sources),
+    )  # fmt: skip
     with contextlib.ExitStack() as until:
         with options.while_reading():
             store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
         options.progress.stage(
-            f"{report['store']}: {count(report['rows'], 'row')}, "
+            f"{_names_of(report['store'], store)}: {count(report['rows'], 'row')}, "
             f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
             f"{report['seconds']:.1f} s"
         )
         yield store, path, report
+
+
+def _names_of(first: str, store: BlockStore) -> str:
+    """Return the names of the files that were read, or only the first one if they are many."""
+    _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
+    if len(others) > _MOST_NAMES:
+        return f"{first} and {len(others):,} more inputs"
+    return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
 
 def _common_model(data: Any) -> Path | None:
@@ -116,5 +136,6 @@ def _common_model(data: Any) -> Path | None:
 
 def _given(reading: Reading) -> str:
     """Return the names of the options that were given."""
-    names = [name for name, usual in vars(Reading()).items() if getattr(reading, name) != usual]
+    every = {name: usual for name, usual in vars(Reading()).items() if name != "strict"}
+    names = [name for name, usual in every.items() if getattr(reading, name) != usual]
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)

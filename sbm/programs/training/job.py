@@ -26,7 +26,6 @@ from sbm.programs.training.newton import (
     is_smooth,
     is_wide,
     near_bytes,
-    refuse_newton,
     starts_with_newton,
     suits_newton,
 )  # fmt: skip
@@ -90,6 +89,8 @@ class TrainOptions:
         As for `sbm.train`.
     reading : Reading or None
         How to read text or matrices.
+    test : str, Path or None
+        Data that the caller will predict after the training; its first rows are checked before.
     read_rate : float or None
         Maximum bytes read per second, to simulate a slow disk in benchmarks.
     while_reading : callable
@@ -101,6 +102,7 @@ class TrainOptions:
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     reading: Reading | None = None
+    test: str | Path | None = None
     read_rate: float | None = None
     while_reading: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -230,7 +232,6 @@ class TrainingPlan:
     def prepare(self) -> None:
         """Create the problems, read the row weights, plan the memory and check all options."""
         self.reserved = self._table_bytes
-        self._refuse_in_many()
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
@@ -308,27 +309,6 @@ class TrainingPlan:
             bound = (bound or self.settings.mem_bytes) - self.validation.n_bytes
         fits = fits_newton(other, self.store, problems, bound, self.reserved)
         return not any_of(self.comm, not fits)[0]
-
-    def _refuse_in_many(self) -> None:
-        """Check for options that need a single process.
-
-        Raises
-        ------
-        SettingsError
-            Such an option was given with several ranks.
-        """
-        n = self.comm.size
-        refuse_newton(self.settings)
-        if n > 1 and self.settings.calibrate:
-            raise SettingsError(
-                f"calibrate needs a single process, but there are {n}; train without it, then "
-                "run one process with --warm-start --calibrate"
-            )
-        if n > 1 and self.settings.weights == "-":
-            raise SettingsError(
-                f"weights are read from standard input, which only one of {n} processes can read; "
-                "use a file"
-            )
 
     def _divide(self, counts: Sequence[float] | None = None) -> None:
         """Create the problems of this rank; `counts` are row weights per class for balancing."""

@@ -34,6 +34,7 @@ from sbm.units import count
 
 __all__ = [
     "PreviousRun",
+    "check_earlier",
     "classes_went",
     "earlier_blocks",
     "find_run",
@@ -278,6 +279,30 @@ def earlier_blocks(
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
 
 
+def check_earlier(folders: Sequence[Path], settings: Settings) -> None:
+    """Check that a training with these settings can start from a run, without its data.
+
+    Raises
+    ------
+    SettingsError
+        The run solved a different problem.
+    StoreError
+        The run is damaged, or has no alphas.
+    """
+    _refuse_other_problem(_EarlierRecord.of(Run.read(folders[0]), folders[0]), folders[0], settings)
+
+
+def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settings) -> None:
+    """Check that a run solved the same problem, by its settings."""
+    for name in ("loss", "task", "bias", "intercept"):
+        was, now = before.settings.get(name), getattr(settings, name)
+        if was != now:
+            raise SettingsError(
+                f"{folder} was trained with {name} {was}, but {name} is now {now}; "
+                "leave out --warm-start to change it"
+            )
+
+
 def classes_went(
     folders: Sequence[Path], store: BlockStore, settings: Settings, n_outputs: int
 ) -> bool:
@@ -395,13 +420,7 @@ class PreviousRun:
         record: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Check that the run solved the same problem."""
-        for name in ("loss", "task", "bias", "intercept"):
-            was, now = before.settings.get(name), getattr(settings, name)
-            if was != now:
-                raise SettingsError(
-                    f"{self.folder} was trained with {name} {was}, but {name} is now {now}; "
-                    "leave out --warm-start to change it"
-                )
+        _refuse_other_problem(before, self.folder, settings)
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
