@@ -14,7 +14,16 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.units import format_label, format_number, parse_duration, parse_size
+from sbm.units import (
+    format_label,
+    format_number,
+    parse_duration,
+    parse_size,
+    shorten,
+    to_whole,
+)
+
+_MOST_TOML = 1_000_000  # bytes
 
 # Names of losses elsewhere.
 _ALSO = {
@@ -144,13 +153,14 @@ def _read_rounds(value: Any) -> int | str:
     known = isinstance(value, int | str) and not isinstance(value, bool)
     if not known or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
         raise SettingsError(
-            f"rounds is {value!r}; a whole number, a list such as 2,2,5, or auto is expected"
+            f"rounds is {shorten(repr(value))}; a whole number, a list such as 2,2,5, or auto is "
+            "expected"
         )
+    for part in parts:
+        if not 1 <= to_whole(part) < 2**63:
+            bound = "at least 1" if to_whole(part) < 1 else "below 2^63"
+            raise SettingsError(f"rounds is {shorten(part)}; it must be {bound}")
     numbers = [int(part) for part in parts]
-    for number in numbers:
-        if not 1 <= number < 2**63:
-            bound = "at least 1" if number < 1 else "below 2^63"
-            raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
     return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
 
 
@@ -160,6 +170,8 @@ def _read_validate(value: Any) -> float | str | None:
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
+        if not text:
+            raise SettingsError("validate is empty; give a file, or a share such as 10%") from None
         return None if value is None else text
     if isinstance(value, bool) or not 0 < share < 1:
         raise SettingsError(
@@ -625,13 +637,25 @@ class Settings:
             If the file cannot be read or is not TOML.
         """
         try:
-            return tomllib.loads(Path(path).read_text("utf-8"))
+            with open(path, "rb") as file:
+                content = file.read(_MOST_TOML + 1)
+            if len(content) > _MOST_TOML:
+                raise SettingsError(f"{path} is larger than 1 MB; a TOML file of settings is small")
+            return tomllib.loads(content.decode())
         except FileNotFoundError:
             raise SettingsError(f"{path} does not exist; give a TOML file of settings") from None
         except OSError as error:
             raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is not a TOML file: {error}") from error
+        except SettingsError:
+            raise
+        except ValueError:
+            raise SettingsError(f"{path} has a number with too many digits; shorten it") from None
+        except RecursionError:
+            raise SettingsError(
+                f"{path} is nested too deeply; write lines such as mem = '4GB'"
+            ) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return names and values as JSON types."""

@@ -21,7 +21,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 LEVELS = {
     "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
     "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
-    "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "resident": 0,
+    "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
+    "resident": 0,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),

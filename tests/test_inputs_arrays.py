@@ -262,7 +262,8 @@ def write(path: Path, rows: list[Plain], ids: Any = None, values: Any = None, n:
     }
     if values is not False:
         kind = values or pa.list_(pa.float32())
-        table["values"] = pa.array([[v for _, v in f] for _, f in rows], kind)
+        as_kind = np.float16 if kind.value_type == pa.float16() else lambda value: value
+        table["values"] = pa.array([[as_kind(v) for _, v in f] for _, f in rows], kind)
     pq.write_table(pa.table(table), path, row_group_size=n)
     return path
 

@@ -351,7 +351,7 @@ def test_plan_foresees_passes(tmp_path: Path) -> None:
         assert plan["decoded_blocks"] == report["decoded_blocks"]
     few = sbm.plan(store, settings, seconds=1e-9)
     assert few["passes"][0] <= few["passes"][1] < few["passes"][2]
-    with pytest.raises(sbm.SettingsError, match="--cache-frac"):
+    with pytest.raises(sbm.SettingsError, match=r"^cache_frac"):
         sbm.plan(store, {**settings, "cache_frac": 0.1})
 
 
@@ -437,9 +437,9 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path, intercept:
         ({"l1_ratio": 0.2, "penalty": "l1"}, "l1_ratio elasticnet"),
         ({"l1_ratio": 1.5, "penalty": "elasticnet"}, "l1_ratio 1.5"),
         ({"penalty": "l3"}, "penalty l3 elasticnet"),
-        ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
-        ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
-        ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
+        ({"penalty": "l1", "calibrate": True}, "calibrate l1"),
+        ({"penalty": "l1", "cache_frac": 0.1}, "cache_frac l1"),
+        ({"penalty": "l1", "parts": "blocks"}, "parts l1"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(

@@ -258,7 +258,7 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
         sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.programs.training.setup.MOST_FEATURES", 100)
-        with pytest.raises(sbm.MemoryPlanError, match="--bias 1 instead of --intercept"):
+        with pytest.raises(sbm.MemoryPlanError, match="bias=1 instead of intercept=True"):
             sbm.train(store, None, {"intercept": True, "mem": "200MB"})
 
 
@@ -444,7 +444,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     settings = {"loss": "log_loss", "solver": "newton", "max_passes": 2, "bias": 0.0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newton, "MOST_FEATURES", 3)
-        with pytest.raises(sbm.MemoryPlanError, match="or --solver dual") as error:
+        with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
 

@@ -143,12 +143,12 @@ def test_trials_grow_to_all_rows(blocks, chunks, share, first, cache_frac):
 @pytest.mark.parametrize(
     ("name", "chosen", "more", "error", "facts"),
     [
-        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too small .*3\.sbm"),
+        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"mem='10MB' is too small .*3\.sbm"),
         ("2", {"calibrate": True}, {}, SettingsError, "calibrate"),
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
         ("2", {}, {"seconds": 0}, SettingsError, "seconds is 0"),
-        ("2", {}, {"processes": 0}, SettingsError, "launch is 0"),
-        ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least --mem"),
+        ("2", {}, {"processes": 0}, SettingsError, "processes is 0"),
+        ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least mem="),
         ("2", {"penalty": "l1"}, {"processes": 2}, SettingsError, "single process"),
         ("s.0", {}, {}, StoreError, "shard"),
     ],

@@ -353,20 +353,21 @@ TWO, MULTI, TARGETS = make_model(), make_model(FIVE, 5), make_model((), 1)
     [
         (MULTI, {"top": 0}, "top is 0.* 1$"), (TWO, {"top": -2}, "top is -2.* 1$"),
         (TARGETS, {"top": 0}, "top is 0"), (MULTI, {"top": 6}, "top is 6.* 5$"),
-        (TWO, {"top": 2}, "top is 2.*--top$"), (TARGETS, {"top": 2}, "top is 2.*regression.*--top"),
-        (MULTI, {"top": 2, "decision": True}, "top is 2.*--top or --decision"),
-        (TWO, {"top": 2, "probability": True}, "top is 2.*--top or --probability"),
-        (TWO, {"decision": True, "probability": True}, "--probability or --decision"),
-        (TARGETS, {"confusion": ["c.tsv"]}, "regression.*--confusion"),
-        (TARGETS, {"probability": True}, "regression.*--probability"),
+        (TWO, {"top": 2}, "top is 2.*omit top$"), (TARGETS, {"top": 2}, "top is 2.*regression"),
+        (MULTI, {"top": 2, "decision": True}, "top is 2.*omit top or decision=True"),
+        (TWO, {"top": 2, "probability": True}, "top is 2.*omit top or probability=True"),
+        (TWO, {"decision": True, "probability": True}, "probability=True or decision=True"),
+        (TARGETS, {"confusion": ["c.tsv"]}, "regression.*omit confusion"),
+        (TARGETS, {"probability": True}, "regression.*probability=True"),
         (MULTI, {"threads": 0}, "threads is 0.* 1$"), (TWO, {"threads": -1}, "threads is -1"),
-        (TWO, {"output": "no/out"}, "^no .*-o$"), (TWO, {"output": "folder"}, "folder.*directory"),
+        (TWO, {"output": "no/out"}, "^no .*output="),
+        (TWO, {"output": "folder"}, "folder.*directory"),
         (TWO, {"output": "t.svm"}, "output t.svm .*input"),
         (TWO, {"output": "link"}, "output link .*input"),
         (TWO, {"output": "same.tsv", "confusion": ["./same.tsv"]}, "both.* same.tsv"),
         (TWO, {"confusion": ["link.tsv"]}, "output link.tsv .*input"),
         (TWO, {"confusion": ["a.tsv", "c.txt"]}, r"c\.txt.*\.tsv .*\.png"),
-        (TWO, {"confusion": ["no/c.tsv"]}, "^no .*--confusion$"),
+        (TWO, {"confusion": ["no/c.tsv"]}, "^no .*confusion$"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_before_reading(here, model, options, facts):
@@ -500,7 +501,7 @@ def test_ignored_labels_need_not_be_numbers(here):
         assert "3 rows" in result.output
         with pytest.raises(DataError):
             sbm.predict("m.model", name)
-        with pytest.raises(SettingsError, match="--no-labels"):
+        with pytest.raises(SettingsError, match="labels=False"):
             sbm.predict("m.model", name, labels=False, confusion=["c.tsv"])
 
 

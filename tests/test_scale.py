@@ -153,7 +153,7 @@ def test_resume_and_changed_scale(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sbm.train(store, path, settings, is_stopped=is_stopped, resume=False)
-    with pytest.raises(sbm.SettingsError, match=r"--scale std .now none"):
+    with pytest.raises(sbm.SettingsError, match=r"scale='std' .now none"):
         sbm.train(store, path, {**settings, "scale": "none"})
     sbm.train(store, path, settings)
     assert path.read_bytes() == whole
@@ -172,5 +172,5 @@ def test_stream_refuses_scaling(tmp_path: Path) -> None:
     X, y = Case("hinge", 2).rows()
     text = write_rows(tmp_path / "t.svm", X, y)
     for setting in ({"scale": "std"}, {"intercept": True}):
-        with pytest.raises(sbm.SettingsError, match="does not apply to sbm stream"):
+        with pytest.raises(sbm.SettingsError, match=r"does not apply to sbm.stream"):
             sbm.stream([text], tmp_path / "s.model", setting)

@@ -1,6 +1,7 @@
 """The estimators: scikit-learn's checks, the optimum, batches, and models made of them."""
 
 import importlib
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sklearn.utils import estimator_checks
 
 import sbm
 from sbm.engine import memory
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError
 from sbm.models.liblinear import read_model
 from sbm.programs.streaming.incremental import Incremental
 from sbm.rows import Rows
@@ -46,7 +47,7 @@ INEXACT = dict.fromkeys(
 
 @estimator_checks.parametrize_with_checks(
     [SBMClassifier(tol=0.01, **SINGLE), SBMRegressor(tol=0.1, **SINGLE),
-     SBMOneClass(tol=0.01, **SINGLE)],
+     SBMOneClass(tol=0.01, **SINGLE), SBMClassifier("log_loss", penalty="l1", tol=0.1, **SINGLE)],
     expected_failed_checks=lambda _: INEXACT,
 )  # fmt: skip
 @UNCONVERGED
@@ -327,6 +328,70 @@ def test_bad_parameters_are_refused(estimator, facts):
             call()
 
 
+def test_parameters_that_a_penalty_ignores():
+    X, y = make_rows()
+    for params in ({"penalty": "l1"}, {"penalty": "l2"}, {"penalty": "elasticnet"}):
+        estimator = SBMClassifier("log_loss", l1_ratio=0.9, random_state=0, **params).fit(X, y)
+        assert hasattr(estimator, "partial_fit") == (params["penalty"] == "l2")
+    assert not hasattr(SBMRegressor(scale="std"), "partial_fit")
+    assert not hasattr(SBMRegressor(intercept_scaling=np.inf), "partial_fit")
+    assert hasattr(SBMRegressor(fit_intercept=False, intercept_scaling=np.inf), "partial_fit")
+
+
+def test_features_have_the_names_of_columns():
+    pandas = pytest.importorskip("pandas")
+    X, y = make_rows()
+    frame = pandas.DataFrame(X.toarray() if scipy.sparse.issparse(X) else X)
+    frame.columns = [f"größe {k}" for k in range(frame.shape[1])]
+    for estimator in (classifier().fit(frame, y), classifier().partial_fit(frame, y, [0, 1, 2])):
+        names = {name for label in (0, 1, 2) for name, _ in estimator.model_.top(2, label)}
+        assert names <= set(frame.columns)
+    assert classifier().fit(X, y).model_.names is None
+
+
+def test_path_of_a_table(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"city": ["a", "b"] * 20, "zip": [1, 2] * 20, "id": range(40)})
+    table["w"], table["kind"] = 2.0, ["yes", "no"] * 20
+    table.to_csv(tmp_path / "t.csv", index=False)
+    path, columns = tmp_path / "t.csv", {"categorical": ["zip"], "exclude": ["id"]}
+    estimator = classifier("log_loss").fit(path, "kind", "w", **columns)
+    assert estimator.classes_.tolist() == ["no", "yes"]
+    assert {name for name, _ in estimator.model_.top(9)} == {"city=a", "zip=1"}
+    assert estimator.score(table, table["kind"]) == 1.0
+    assert estimator.predict_proba(table).shape == (40, 2)
+    for arguments, more, facts in (
+        ((path,), {}, "choose the label column with y$"),
+        ((path, "kid"), {}, "no column 'kid' for y; did you mean 'kind'"),
+        ((path, "kind"), {"exclude": ["idd"]}, "for exclude; did you mean 'id'"),
+        ((path, [1, 0]), {}, "^y .* name of a column"),
+        ((np.ones((2, 2)), [0, 1]), {"exclude": ["id"]}, "exclude applies to the path of a table"),
+    ):
+        with pytest.raises(DataError, match=facts):
+            classifier().fit(*arguments, **more)
+
+
+def test_errors_name_parameters():
+    X, y = make_rows()
+    for params, facts in (
+        ({"max_iter": 0}, "^max_iter is 0"), ({"probability": 3}, "^probability is 3"),
+        ({"penalty": "l1"}, "use loss='log_loss'"), ({"mem": "9MB"}, "mem='.*MB'"),
+        ({"loss": "crammer_singer", "intercept_scaling": np.inf}, "^intercept_scaling needs"),
+    ):  # fmt: skip
+        with pytest.raises(SbmError, match=facts):
+            SBMClassifier(**params).fit(X, y)
+
+
+def test_fit_writes_nothing_to_the_disk_itself(monkeypatch, tmp_path):
+    X, y = make_rows()
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    classifier().fit(X, y)
+    assert not synced
+    sbm.split([(X, y)], tmp_path / "a.sbm")
+    assert synced
+
+
 def test_bad_data_is_refused(tmp_path):
     X, y = make_rows()
     hashed, plain, missing = (tmp_path / f"{name}.svm" for name in ("hashed", "plain", "missing"))
@@ -344,7 +409,7 @@ def test_bad_data_is_refused(tmp_path):
         (lambda: classifier().fit(missing), DataError, r"missing\.svm"),
         (lambda: classifier().fit(hashed, y), DataError, r"^y .*hashed\.svm"),
         (lambda: classifier().fit(hashed), MemoryPlanError, r"coef_.* 9007199254740993 .*2 GB"),
-        (lambda: classifier(mem="1MB").fit(X, y), MemoryPlanError, "--mem 1 MB"),
+        (lambda: classifier(mem="1MB").fit(X, y), MemoryPlanError, "mem='1MB'"),
         (lambda: classifier(mem="50MB").partial_fit(X, y, [0, 1, 2]), MemoryPlanError, "partial_"),
     ):  # fmt: skip
         with pytest.raises(error, match=facts):

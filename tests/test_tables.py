@@ -1,11 +1,12 @@
 """Wide tables of Parquet, Feather and CSV files, and data frames."""
 
+import datetime
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers import store_rows
+from helpers import Passes, store_rows
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -35,7 +36,7 @@ def people(n=N, first=0):
         "old": random.random(n) < 0.5,
         "colour": pa.array(colour).dictionary_encode(),
         "zip": random.integers(0, 5, n) + 90000,
-        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)], pa.large_string()),
+        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)]).cast("large_string"),
         "w": random.choice([0.5, 1.0, 2.0], n),
         "label": pa.array(np.where(score > 0.3, "yes", "no")),
     })  # fmt: skip
@@ -93,7 +94,7 @@ def test_data_frames_train_and_predict(tmp_path, library):
     assert labels.tolist() == (tmp_path / "out").read_text().split()
     assert (labels == np.array(table["label"])).mean() > 0.8
     assert model.predict_proba(table.drop_columns(["label", "w"])).shape == (N, 2)
-    with pytest.warns(UserWarning, match=r"missing colour; unknown Colour"):
+    with pytest.warns(UserWarning, match=r"missing 'colour'; unknown 'Colour'"):
         model.predict(table.rename_columns([n.replace("colo", "Colo") for n in table.column_names]))
 
 
@@ -127,6 +128,8 @@ def test_folder_of_parquet_is_read(tmp_path):
     listed, _ = sbm.train(files, tmp_path / "b.model", settings, **OPTIONS)
     globbed, _ = sbm.train(f"{folder}/**/*.parquet", tmp_path / "c.model", settings, **OPTIONS)
     assert whole.info["rows"] == 3 * N
+    titles = ["more/part-1.parquet", "more/part-2.parquet", "part-0.parquet"]
+    assert [s["name"] for s in whole.info["sources"]] == [f"people/{title}" for title in titles]
     for other in (listed, globbed):
         np.testing.assert_array_equal(whole.W, other.W)
     report = sbm.predict(whole, folder)
@@ -136,6 +139,34 @@ def test_folder_of_parquet_is_read(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="without Parquet"):
         sbm.split(tmp_path / "empty", tmp_path / "e.sbm")
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path):
+    for day in (1, 2, 3):
+        (tmp_path / f"clicks/day={day}").mkdir(parents=True)
+        pq.write_table(people(first=day * N), tmp_path / f"clicks/day={day}/part-0.parquet")
+    store, folder = tmp_path / "a.sbm", tmp_path / "clicks"
+
+    def names():
+        return [source["name"] for source in sbm.info(store)["sources"]]
+
+    for given, above in (
+        (folder, "clicks/"), (f"{folder}/*", ""), (f"{folder}/*/*.parquet", ""),
+        ([folder / f"day={day}" for day in (1, 2, 3)], ""),
+    ):  # fmt: skip
+        sbm.split(given, store, force=True, **OPTIONS)
+        assert names() == [f"{above}day={day}/part-0.parquet" for day in (1, 2, 3)]
+    sbm.split([folder / "day=1"], store, force=True, **OPTIONS)
+    sbm.split([folder / "day=2"], store, append=True)
+    sbm.expire(store, sources=folder / "day=1/part-0.parquet")
+    assert names() == ["day=2/part-0.parquet"]
+    with pytest.raises(DataError, match="already dropped"):
+        sbm.expire(store, sources="day=1/part-0.parquet")
+    stages = Passes()
+    sbm.train(
+        folder, tmp_path / "b.model", {**SETTINGS, "max_passes": 1}, progress=stages, **OPTIONS
+    )
+    assert stages.stages[0].startswith(f"{folder}: {3 * N:,} rows")
 
 
 def change(table, **columns):
@@ -150,13 +181,13 @@ LISTS = pa.array([[1.0]] * N)
 REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
-    ({"city": None}, {}, r"found no column city, which earlier data have.*--exclude city"),
+    ({"city": None}, {}, r"found no column city, which earlier data have.*exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
     ({"label": None}, {}, r"found no column 'label' or 'y' or 'target'"),
-    ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
-    ({}, {"weight": "v"}, r"column v of --weight not found"),
-    ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
-    ({}, {"categorical": ["v"]}, r"column v of --categorical not found"),
+    ({"extra": LISTS}, {}, r"column extra has type list.*exclude extra"),
+    ({}, {"weight": "v"}, r"found no column 'v' for weight among 'id', 'size'"),
+    ({}, {"exclude": ["citi"]}, r"no column 'citi' for exclude; did you mean 'city'"),
+    ({}, {"categorical": ["v"]}, r"no column 'v' for categorical"),
     ({}, {"weight": "city"}, r"weights in column city have type large_string"),
     (
         {"size": pa.array([np.inf] + [1.0] * (N - 1))},
@@ -167,9 +198,53 @@ REFUSED = [
     (
         {},
         {"hash_bits": 2},
-        r"columns \w+ and \w+ have the same id with --hash-bits 2; use --hash-bits \d",
+        r"columns \w+ and \w+ have the same id with hash_bits=2; use hash_bits=\d",
     ),
 ]
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", "parquet"])
+def test_missing_column_is_looked_for(tmp_path, form):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({**{f"feature_{k}": [0, 1] for k in range(60)}, "clicked": [0, 1]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    rows = table if form == "frame" else tmp_path / f"t.{form}"
+    for options, facts in (
+        ({"label": "click"}, "no column 'click' for label; did you mean 'clicked'"),
+        ({"label": "Feature_7"}, "did you mean 'feature_7'"),
+        ({"label": "zzz"}, "61 columns: 'feature_0', .*, ..., .*, 'clicked'$"),
+        ({}, "no column 'label' or 'y' or 'target' among 61 columns: .*'clicked'; .* label$"),
+        ({"label": "clicked", "weight": "feature_5 "}, "weight; did you mean 'feature_5'"),
+        ({"label": "clicked", "exclude": ["feature9"]}, "exclude; did you mean 'feature_9'"),
+    ):
+        with pytest.raises(DataError, match=facts):
+            sbm.split(rows, tmp_path / "t.sbm", **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "facts"),
+    [
+        ([1, "x"], "column a holds int and str; convert"),
+        (["x", 1.5], "column a holds str and float"),
+        ([[1], 2], "column a holds list and int"),
+        ([True, 2], "column a holds bool and int"),
+        ([10**30, 1], r"column a holds int \(.*too large"),
+        ([1j, 2j], "column a holds complex"),
+        ([b"x", b"y"], "column a has type binary"),
+        ([{"q": 1}, {"q": 2}], "column a has type struct"),
+        ([datetime.date(2020, 1, 1), "x"], "column a holds date and str"),
+    ],
+)  # fmt: skip
+def test_column_of_mixed_cells_is_named(tmp_path, cells, facts):
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(cells, dtype=object)
+    table = pandas.DataFrame({"ok": [1, 2], "a": column, "label": [0, 1]})
+    with pytest.raises(DataError, match=facts):
+        sbm.split(table, tmp_path / "t.sbm")
+    twice = pandas.concat([table[["ok", "label"]], table[["ok"]]], axis=1)
+    with pytest.raises(DataError, match="column ok twice"):
+        sbm.split(twice, tmp_path / "t.sbm")
 
 
 @pytest.mark.parametrize(("columns", "options", "facts"), REFUSED)

@@ -94,6 +94,7 @@ class Source:
     header: list[str] = field(default_factory=list)  # all its columns, if known before reading
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
+    title: str = ""  # name in the manifest, if not that of the file
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
     ends: array[int] = field(default_factory=lambda: array("q"))
@@ -115,7 +116,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            window=self.window, more=self.more, terms=self.terms,
+            window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 
     @property
@@ -145,7 +146,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
         return {
-            "name": "-" if self.name == "-" else Path(without_query(self.name)).name,
+            "name": "-" if self.name == "-" else self.title or Path(without_query(self.name)).name,
             "bytes": self.read,
             "sha256": self.sha256,
             "rows": self.done.rows,

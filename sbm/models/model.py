@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.keywords import with_keywords
 from sbm.models.probabilities import probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
@@ -538,6 +539,7 @@ class Model:
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
 
+    @with_keywords()
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the probabilities of the labels of rows.
 

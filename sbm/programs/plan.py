@@ -9,13 +9,13 @@ passes grow by the difference between the last two trials each time the rows qua
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbm.distributed.comm import Replicas
+from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.clock import clock
 from sbm.engine.columns import ColumnPasses
@@ -58,6 +58,7 @@ from sbm.solver.l1 import Work as ColumnWork
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.files import temporary_folder
 
 FIRST_NNZ = 500_000  # nonzeros of the first trial, times outputs
 GROWTH = 4  # ratio of rows of consecutive trials
@@ -147,8 +148,8 @@ def plan(
         raise SettingsError(f"seconds is {seconds:g}; it must be above 0")
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
-    if processes < 1:
-        raise SettingsError(f"launch is {processes}; it must be at least 1")
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
     is_sparse = settings.penalty != "l2"
     if is_sparse:
         refuse_for_sparse(settings, processes)
@@ -299,7 +300,7 @@ def _try(
         return seconds_left() < 0
 
     with (
-        tempfile.TemporaryDirectory(prefix="sbm-") as folder,
+        temporary_folder() as folder,
         open_run(Path(folder, "trial.run"), problems, memory) as run,
     ):
         engine = Engine(

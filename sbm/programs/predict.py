@@ -383,7 +383,10 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(f"cannot print the predictions: {error.strerror}") from error
+            raise StoreError(
+                f"cannot write to standard output: {error.strerror or error}; give a file name "
+                "with -o"
+            ) from error
     elif os.path.exists(path) and not os.path.isfile(path):
         with writing(Path(path)), open(path, "wb") as file:
             yield file

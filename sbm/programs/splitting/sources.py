@@ -96,7 +96,7 @@ def _names_or_chunks(
         return [], [(X, y)]
     if hasattr(inputs, "shape") or not isinstance(inputs, Iterable):
         raise DataError(
-            f"inputs is a {type(inputs).__name__}; expected file names, or arrays: "
+            f"inputs is a {type(inputs).__name__}; expected file names, a data frame, or arrays: "
             "sbm.split((X, y), STORE)"
         )
     given: Iterable[Any] = inputs
