@@ -531,7 +531,7 @@ def test_rows_without_labels_and_features(
         return sbm.predict(model, name, "out.txt", **options)
 
     if refused:
-        with pytest.raises(DataError, match=rf"[: ]{refused}: found a blank line.*--no-labels"):
+        with pytest.raises(DataError, match=rf"[: ]{refused}: found a blank line.*labels=False"):
             predict()
         assert not Path("out.txt").exists()
     else:
@@ -566,7 +566,7 @@ def test_vw_rows_without_labels_and_features(here, text, refused):
     info = {"names": {"hash_bits": 22, "label": None, "text": []}}
     model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=info)
     Path("t.vw").write_text(text, newline="")
-    with pytest.raises(DataError, match=rf"t\.vw:{refused}: found a blank line.*--no-labels"):
+    with pytest.raises(DataError, match=rf"t\.vw:{refused}: found a blank line.*labels=False"):
         sbm.predict(model, "t.vw")
     assert sbm.predict(model, "t.vw", labels=False)["rows"] == 2
     Path("t.vw").write_text("1 | 1\n\n-1 |\n")
