@@ -42,7 +42,7 @@ from sbm.programs.splitting.options import Reading
 from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
-from sbm.rows import Rows
+from sbm.rows import Rows, require_matrix
 from sbm.settings import Settings
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.units import format_size
@@ -218,7 +218,7 @@ class _Linear(BaseEstimator):
     def _scores(self, X: Any) -> Floats:
         """Return decision values, shape (n_rows,) or (n_rows, n_outputs)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
+        X = _valid(self, X, reset=False)
         scores: Floats = np.asarray(X @ self.coef_.T + self.intercept_)
         return scores.ravel() if scores.ndim > 1 and scores.shape[1] == 1 else scores
 
@@ -377,9 +377,14 @@ class SBMClassifier(ClassifierMixin, _Linear):
         if _is_path(X):
             weight: Any = self.class_weight
             model = self._fit(X, y, sample_weight, task="classification", class_weight=weight)
+            if len(model.labels) == 1:
+                raise DataError(
+                    "at least two classes are required; the data contains only one class: "
+                    f"{model.label_texts()[0]!r}"
+                )
             self.classes_ = model.classes_
         else:
-            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES)
+            X, y = _valid(self, X, y)
             check_classification_targets(y)
             X, y, sample_weight = _weighted(X, y, sample_weight)
             self.classes_, codes = np.unique(y, return_inverse=True)
@@ -420,8 +425,13 @@ class SBMClassifier(ClassifierMixin, _Linear):
         first = self._is_first_batch()
         if first and classes is not None:
             self.__dict__.pop("classes_", None)  # of an earlier fit
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, reset=first)
+        X, y = _valid(self, X, y, reset=first)
         _check_partial_fit_first_call(self, classes)
+        if len(self.classes_) < 2:
+            raise DataError(
+                "at least two classes are required; classes contains only one class: "
+                f"{self.classes_.tolist()[0]!r}"
+            )
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise DataError(
@@ -467,7 +477,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities, shape (n_rows, n_classes)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=False)
+        X = _valid(self, X, reset=False)
         return self._by_column(self.model_).predict_proba(scipy.sparse.csr_matrix(X))
 
     @available_if(_can_tell_probabilities)
@@ -551,7 +561,7 @@ class SBMRegressor(RegressorMixin, _Linear):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on all rows; as `SBMClassifier.fit`, with numbers for labels."""
         if not _is_path(X):
-            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True)
+            X, y = _valid(self, X, y, y_numeric=True)
             X, y, sample_weight = _weighted(X, y, sample_weight)
         self._keep(self._fit(X, y, sample_weight, task="regression"))
         return self
@@ -559,9 +569,7 @@ class SBMRegressor(RegressorMixin, _Linear):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from a batch of rows; as `SBMClassifier.partial_fit`."""
         first = self._is_first_batch()
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=_TYPES, y_numeric=True, reset=first
-        )
+        X, y = _valid(self, X, y, y_numeric=True, reset=first)
         X, y, weights = _weighted(X, y, sample_weight, may_be_empty=True)
         self._keep(self._partial_fit(X, y, weights, None, task="regression"))
         return self
@@ -626,7 +634,7 @@ class SBMOneClass(OutlierMixin, _Linear):
         if _is_path(X):
             y = None
         else:
-            X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES)
+            X = _valid(self, X)
             X, y, sample_weight = _weighted(X, np.zeros(X.shape[0]), sample_weight)
         self._keep(self._fit(X, y, sample_weight, loss="one_class"))
         return self
@@ -634,7 +642,7 @@ class SBMOneClass(OutlierMixin, _Linear):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn from a batch of rows; as `SBMClassifier.partial_fit`, but unweighted."""
         first = self._is_first_batch()
-        X = validate_data(self, X, accept_sparse="csr", dtype=_TYPES, reset=first)
+        X = _valid(self, X, reset=first)
         self._keep(self._partial_fit(X, np.zeros(X.shape[0]), None, None, loss="one_class"))
         return self
 
@@ -656,6 +664,17 @@ class SBMOneClass(OutlierMixin, _Linear):
 
 
 # ------------------------------------------------------------------------------------------- data
+
+
+def _valid(estimator: BaseEstimator, X: Any, *y: Any, **how: Any) -> Any:
+    """Return rows, and labels if given, as scikit-learn checks them, in CSR if they are sparse.
+
+    Raises `DataError` if the arrays of a sparse matrix do not fit together, which neither
+    scikit-learn nor SciPy checks.
+    """
+    if scipy.sparse.issparse(X):
+        require_matrix("X", X)
+    return validate_data(estimator, X, *y, accept_sparse="csr", dtype=_TYPES, **how)
 
 
 def _is_path(X: Any) -> bool:

@@ -2,7 +2,8 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import sbm
 from sbm.errors import DataError, SettingsError
 from sbm.programs.split import split
+from sbm.sklearn import SBMClassifier, SBMRegressor
 from sbm.store.blocks import read_manifest
 
 Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any order, ids repeated
@@ -150,7 +152,7 @@ def with_indptr(*indptr: int) -> tuple[sp.csr_array, list[int]]:
         ((GOOD[0], [[1.0], [2.0]]), r"\(2, 1\), but X has 2 rows"),
         ((GOOD[0], ["a", "b"]), "<U1"), (GOOD[0], "csr_array"), ((np.ones(3), [1, 2, 3]), "(3,)"),
         ((np.ones((1, 1), complex), [1]), "complex128"), (with_indptr(0, 1, 9), "indptr .* 2 "),
-        (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr .* 2 "),
+        (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr begins with 1;"),
         ((GOOD[0], None), r"\(\), but X has 2 rows"), ((np.ma.ones((1, 1)), [1]), "masked"),
         ((np.ones((1, 1)), [2**53 + 1]), "9,007,199,254,740,992"),
     ],
@@ -160,6 +162,71 @@ def test_invalid_chunks_are_refused(tmp_path, bad, facts):
         with pytest.raises(DataError, match=f"^chunk 1.*{facts}"):
             split(chunks, tmp_path / "a.sbm", threads=1, mem="200MB")
         assert list(tmp_path.iterdir()) == []
+
+
+def change(kind: str, **changed: Callable[[Any], Any]) -> Any:
+    """A scipy matrix whose arrays were changed behind its back."""
+    X: Any = sp.csr_array(np.arange(12.0).reshape(4, 3) % 5).asformat(kind)
+    for name, new in changed.items():
+        setattr(X, name, new(getattr(X, name)))
+    return X
+
+
+def put(place: int, value: int) -> Callable[[Any], Any]:
+    def changed(array: Any) -> Any:
+        array = array.copy()
+        array[place] = value
+        return array
+
+    return changed
+
+
+LESS = itemgetter(slice(0, 2))
+TAMPERED = [
+    *[
+        change(kind, **changed)
+        for kind in ("csr", "csc", "bsr")
+        for changed in (
+            {"indptr": put(1, 99)}, {"indptr": put(-1, 10**6)}, {"indptr": put(1, -4)},
+            {"indptr": put(0, 1)}, {"indptr": lambda array: array + 10**8}, {"indptr": LESS},
+            {"data": LESS}, {"indices": LESS}, {"indices": lambda array: array[:, None]},
+        )
+    ],
+    *[change(kind, indices=put(2, k)) for kind in ("csc", "bsr") for k in (-3, 10**8)],
+    change("csr", indptr=lambda array: put(2, 2**63)(array.astype(np.uint64))),
+    change("csr", indptr=lambda array: put(2, 2**63 - 1)(array.astype(np.int64))),
+    change("csr", indices=lambda array: array + 0.5), change("bsr", data=lambda array: array[:, 0]),
+    change("coo", row=put(1, -9)), change("coo", col=put(1, 10**9)), change("coo", data=LESS),
+    change("dia", offsets=LESS), change("lil", rows=lambda rows: rows[::-1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(TAMPERED)))
+def test_matrices_that_do_not_fit_are_refused(tmp_path, number):
+    """Conversions and products of scipy would write and read out of bounds."""
+    X, y = TAMPERED[number], [0, 1, 0, 1]
+    sound = sp.csr_array(np.eye(4, 3))
+    model, _ = sbm.train([(sound, y)], tmp_path / "a.model")
+    fitted = SBMClassifier().fit(sound, y)
+    uses: list[Callable[[], Any]] = [
+        lambda: split([(sound, y), (X, y)], tmp_path / "a.sbm"),
+        lambda: split(iter([(sound, y), (X, y)]), tmp_path / "a.sbm"),
+        lambda: model.decision_function(X), lambda: model.predict(X), lambda: fitted.predict(X),
+        lambda: SBMClassifier().fit(X, y), lambda: SBMRegressor().partial_fit(X, y),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(DataError, match=r"^(X|chunk 1|arrays)"):
+            use()
+    assert not (tmp_path / "a.sbm").exists()
+
+
+def test_index_beyond_the_columns_is_refused(tmp_path):
+    fitted = SBMClassifier().fit(sp.csr_array(np.eye(4, 3)), [0, 1, 0, 1])
+    for k in (-1, 3, 10**8):
+        X = change("csr", indices=put(2, k))
+        for use in (fitted.predict, lambda X: fitted.fit(X, [0, 1, 0, 1])):
+            with pytest.raises(DataError, match=f"^X: found index {k}; expected 0 to 2"):
+                use(X)
 
 
 def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):

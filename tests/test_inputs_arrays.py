@@ -4,7 +4,7 @@ import hashlib
 import io
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from slow_parser import Row
 
 from sbm.errors import DataError, MemoryPlanError
 from sbm.inputs.arrow import read_arrow
-from sbm.inputs.matrices import read_rows
+from sbm.inputs.columns import Cells
+from sbm.inputs.matrices import Batch, read_rows
 from sbm.inputs.text import Source
 from sbm.programs.split import split
 from sbm.store.blocks import read_manifest
@@ -108,7 +109,11 @@ def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
 
 
 HOSTILE: list[tuple[str, Any, str]] = [
-    ("indptr", np.array([0, 2, 1]), "indptr decreases"),
+    ("indptr", np.array([0, 2, 1]), "row 1: indptr goes from 0 to 2"),
+    ("indptr", np.array([0, -1, 2]), "row 1: indptr goes from 0 to -1"),
+    ("indptr", np.array([0, 2**63 - 1, -(2**63) + 5]), "row 1: indptr"),
+    ("indptr", np.array([0, 2**63, 2], np.uint64), "row 1: indptr"),
+    ("indptr", npy(np.zeros(0, np.int64)).replace(b"(0,), }", b"(-5,),}"), r"\(-5,\)"),
     ("indptr", np.array([0, 1, 9]), "indices is too short"),
     ("indptr", np.array([0, 1, 1]), "indptr ends .* 1 nonzeros"),
     ("indptr", np.array([1, 1, 2]), "indptr, indices and data"),
@@ -119,6 +124,8 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("data", npy(np.ones(2)) + b"x", "data is longer"),
     ("y", None, r"no labels.*a\.y\.npy"),
     ("indptr", None, "no array indptr"),
+    ("indices", b"lzma", "unknown compression"),
+    ("data", npy(np.ones(2)).replace(b"False", b"F(lse"), "damaged"),
     ("y", np.ones(3), "3 labels, but 2 rows"),
     ("format", np.array(b"csc"), "csc format"),
     ("indices", np.array([1, -2]), "row 2: .*id that is negative"),
@@ -134,7 +141,8 @@ def test_hostile_npz_file_is_rejected(tmp_path: Path, name: str, content: Any, f
     path = save_inside(tmp_path / "a.npz", TWO_ROWS, **{name: None if is_raw else content})
     if is_raw:
         with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(f"{name}.npy", content)
+            kind = zipfile.ZIP_LZMA if content == b"lzma" else None
+            archive.writestr(f"{name}.npy", content, kind)
     with pytest.raises(DataError, match=rf"a\.npz.*{facts}"):
         rows_in(path)
     assert not (tmp_path / "a.sbm").exists()
@@ -145,6 +153,50 @@ def test_invalid_npz_rows_can_be_skipped(tmp_path: Path) -> None:
     report = split(path, tmp_path / "b.sbm", on_error="skip")
     assert rows_in(path, on_error="skip") == [(2.0, ((2, 2.0),))]
     assert (report["rows"], report["skipped"], len(report["problems"])) == (1, 2, 2)
+
+
+# ------------------------------------------------------------------------- rules of any reader
+
+THREE = {
+    "labels": np.ones(3), "indptr": np.array([0, 1, 1, 2]), "ids": np.array([4, 5]),
+    "values": np.ones(2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "facts"),
+    [
+        ({"indptr": np.array([0, 1, 2])}, r"row 4: indptr .*\(3,\).* 4 integers"),
+        ({"indptr": np.array([0.0, 1.0, 1.0, 2.0])}, "row 4: indptr .*float64"),
+        ({"indptr": np.array([1, 1, 1, 2])}, "row 4: indptr begins with 1"),
+        ({"indptr": np.array([0, 2, 1, 2])}, "row 5: indptr goes from 2 to 1"),
+        ({"indptr": np.array([0, 1, 1, 9])}, "row 6: indptr goes from 1 to 9.* 2 nonzeros"),
+        ({"indptr": np.array([0, 1, 2**63, 2], np.uint64)}, "row 5: indptr"),
+        ({"indptr": np.array([0, 2**63 - 1, -(2**63) + 5, 2])}, "row 4: indptr"),
+        ({"ids": np.array([4])}, "row 6: indptr"), ({"values": np.ones(1)}, "row 6: indptr"),
+        ({"ids": np.array([4, 5, 6])}, ": found 3 ids and 2 values"),
+        ({"values": np.ones(3)}, ": found 2 ids and 3 values"),
+        ({"ids": np.array([[4], [5]])}, r": .*\(2, 1\)"), ({"ids": np.ones(2)}, ": .*float64"),
+        ({"values": np.array(["x", "y"])}, ": .*<U1"), ({"weights": np.ones(2)}, r": .*\(2,\)"),
+        ({"labels": np.ones((3, 1))}, r": .*\(3, 1\)"),
+        ({"names": (np.array([4, 5]), [b"x"])}, ": .* 1 names of 2 ids"),
+    ],
+)  # fmt: skip
+def test_batches_of_any_reader_are_checked(changed: dict[str, Any], facts: str) -> None:
+    def read(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
+        yield Batch(**THREE)
+        yield Batch(**{**THREE, **changed})
+
+    pieces = read_rows(read, Source("a"))
+    assert len(next(pieces).parsed.labels) == 3
+    with pytest.raises(DataError, match=f"^a.*{facts}"):
+        next(pieces)
+
+
+def test_codes_outside_their_dictionary_are_refused() -> None:
+    for codes in ([0, 2], [-2, 0]):
+        with pytest.raises(DataError, match="2 words"):
+            Cells(None, str, [b"x", b"y"], np.array(codes))
 
 
 # -------------------------------------------------------------------------------------- Parquet

@@ -221,10 +221,101 @@ def test_model_of_ids_refuses_tables_of_names(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     model, _ = sbm.train(tmp_path / "a.svm", tmp_path / "a.model")
     pq.write_table(people(), tmp_path / "a.parquet")
-    with pytest.raises(SettingsError, match="feature names"):
+    with pytest.raises(DataError, match="feature names"):
         sbm.predict(model, tmp_path / "a.parquet")
     with pytest.raises(SettingsError, match="no file name"):
         sbm.split(people())
+
+
+# ----------------------------------------------------------------------------- damaged buffers
+
+FEW = pa.table({
+    "label": [1, -1, 1, -1],
+    "word": ["red", "blue", "green", "red"],
+    "code": pa.array(["a", "b", "a", "b"]).dictionary_encode(),
+    "large": pa.array(["red", "blue", "green", "red"], pa.large_string()),
+})  # fmt: skip
+LISTS = pa.table({
+    "label": [1, -1, 1, -1], "indices": [[1, 2], [3], [], [4, 5]],
+    "values": pa.array([[1.0, 2.0], [3.0], [], [4.0, 5.0]], pa.large_list(pa.float64())),
+})  # fmt: skip
+
+
+def write_damaged(table, path, column, buffer, at, value):
+    """Write a Feather file in which an integer of a buffer of a column has another value."""
+    feather.write_feather(table, path, compression="uncompressed")
+    data = bytearray(path.read_bytes())
+    kept = pa.py_buffer(bytes(data))
+    part = pa.ipc.open_file(kept).get_batch(0).column(column).buffers()[buffer]
+    width = 8 if "large" in str(table[column].type) else 4
+    place = part.address - kept.address + width * at
+    data[place : place + width] = value.to_bytes(width, "little", signed=True)
+    path.write_bytes(data)
+    return path
+
+
+class Foreign:
+    """A data frame of another library."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "buffer", "at", "value"),
+    [
+        (LISTS, "indices", 1, 4, 1005), (LISTS, "indices", 1, 2, -5), (LISTS, "indices", 1, 1, 4),
+        (LISTS, "values", 1, 4, 10**9), (LISTS, "values", 1, 2, -8),
+        (FEW, "word", 1, 4, 4000), (FEW, "word", 1, 2, -100), (FEW, "word", 1, 1, 12),
+        (FEW, "word", 2, 1, -1), (FEW, "large", 1, 4, 10**9), (FEW, "large", 1, 3, -1),
+        (FEW, "code", 1, 2, 2), (FEW, "code", 1, 2, 2**31 - 1), (FEW, "code", 1, 0, -7),
+    ],
+)  # fmt: skip
+def test_damaged_buffers_are_refused(tmp_path, table, column, buffer, at, value):
+    path = write_damaged(table, tmp_path / "a.feather", column, buffer, at, value)
+    pq.write_table(table, tmp_path / "good.parquet")
+    model, _ = sbm.train(tmp_path / "good.parquet", tmp_path / "a.model")
+    with pa.memory_map(str(path)) as file:
+        frame = pa.ipc.open_file(file).read_all()
+        for use in (
+            lambda: sbm.split(path, tmp_path / "a.sbm"),
+            lambda: sbm.predict(model, path),
+            lambda: sbm.train(tmp_path / "good.parquet", settings={"validate": path}),
+            lambda: sbm.split(frame, tmp_path / "a.sbm"),
+        ):
+            with pytest.raises(DataError, match=f"rows 1 to 4: .*damaged .column {column}: "):
+                use()
+        # The sizes of buffers of words are unknown to the receiver of a C stream.
+        if table is LISTS and value > 1:
+            with pytest.raises(DataError, match=f"column {column}: "):
+                sbm.split(Foreign(frame), tmp_path / "a.sbm")
+    assert not (tmp_path / "a.sbm").exists()
+
+
+@pytest.mark.parametrize("place", ["word", "label", "name"])
+def test_parquet_with_invalid_utf8_is_refused(tmp_path, place):
+    words = pa.array([b"a", b"\xff\xfe", b"b"])
+    column = pa.Array.from_buffers(pa.string(), 3, words.buffers())
+    plain = pa.array(["a", "b", "c"])
+    label, word = (column if place == name else plain for name in ("label", "word"))
+    pq.write_table(pa.table({"label": label, "wordy": word}), tmp_path / "a.parquet")
+    if place == "name":
+        data = (tmp_path / "a.parquet").read_bytes()
+        (tmp_path / "a.parquet").write_bytes(data.replace(b"wordy", b"w\xff\xc3dy"))
+    with pytest.raises(DataError, match=r"a\.parquet.*(UTF8|utf-8)"):
+        sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm")
+
+
+def test_sliced_tables_give_their_rows(tmp_path):
+    whole = in_turn(people(), tmp_path)[0]
+    for table in (people().slice(10, 50), Foreign(people().slice(10, 50))):
+        assert in_turn(table, tmp_path)[0] == whole[10:60]
+    lists = pa.concat_tables([LISTS, LISTS.slice(1, 2)]).combine_chunks().slice(1)
+    rows = in_turn(lists, tmp_path, categorical=[], exclude=[])
+    assert [[i for i, _ in features] for _, features in rows[0]] == [[3], [], [4, 5], [3], []]
 
 
 @pytest.mark.slow

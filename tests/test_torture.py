@@ -13,6 +13,7 @@ from scripts.torture.faults import run as run_faults
 from scripts.torture.faulty_files import Trouble
 from scripts.torture.flips import run as run_flips
 from scripts.torture.hostile import run as run_hostile
+from scripts.torture.inputs import run as run_inputs
 from scripts.torture.kills import run as run_kills
 from scripts.torture.memory import Data, grid
 from scripts.torture.scenarios import Stage, run_command, write_texts
@@ -27,7 +28,8 @@ def ignore(text: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("run", "cases"), [(run_kills, 4), (run_faults, 4), (run_flips, 8), (run_hostile, 12)]
+    ("run", "cases"),
+    [(run_kills, 4), (run_faults, 4), (run_flips, 8), (run_hostile, 12), (run_inputs, 140)],
 )
 def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
     tally = run(cases, 5, tmp_path, ignore)
@@ -38,7 +40,14 @@ def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "cases"), [(run_kills, 50), (run_faults, 50), (run_flips, 1000), (run_hostile, 4000)]
+    ("run", "cases"),
+    [
+        (run_kills, 50),
+        (run_faults, 50),
+        (run_flips, 1000),
+        (run_hostile, 4000),
+        (run_inputs, 1400),
+    ],
 )
 def test_much_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
     tally = run(cases, 1, tmp_path, ignore)

@@ -72,7 +72,9 @@ def expire(report: Report) -> Lines:
         f"{format_size(report['bytes'])}; {count(report['rows_left'], 'row')} left"
     )
     for label in report["labels_without_rows"]:
-        yield f"label {format_number(label)} has no rows left; the store keeps it as a class"
+        yield f"label {format_label(label)} has no rows left; the store keeps it as a class"
+    for label in report["labels_dropped"]:
+        yield f"label {format_label(label)} has no rows left; the store no longer has it"
 
 
 def check(report: Report) -> Lines:
@@ -185,6 +187,8 @@ def train(report: Report) -> Lines:
         f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("only_label") is not None:
+        yield f"the model predicts only the label {report['only_label']}"
     if report.get("switched_after") is not None:
         yield f"solver: {_solver(report)}"
     if report.get("validation"):
@@ -394,6 +398,8 @@ def stream(report: Report) -> Lines:
         f"{report['model']}: {count(report['rows'], 'row')} in {count(report['blocks'], 'block')}"
         f", {count(report['features'], 'feature')}{loss}"
     )
+    if len(report["labels"]) == 1:
+        yield f"the model predicts only the label {format_label(report['labels'][0])}"
     bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
     yield (

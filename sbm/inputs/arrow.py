@@ -93,12 +93,9 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
         pyarrow is not installed, the file is damaged, a column is missing, or has an invalid type.
     """
     _require_pyarrow(f"reading {source.name}")
-    import pyarrow as pa
-
     with _noting_damage(source):
         if source.chunks is not None:
-            reader = pa.RecordBatchReader.from_stream(source.chunks)
-            yield from _read(source, _Frame(reader), dtype)
+            yield from _read(source, _Frame(_stream_of(source.chunks)), dtype)
             return
         with _opened(source) as file, digested(source, [Path(source.file)]):
             yield from _read(source, file, dtype)
@@ -116,6 +113,7 @@ def find_layout(source: Source) -> None:
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
         source.is_sparse = _is_sparse(file.schema)
+        source.header = [] if source.is_sparse else list(file.schema.names)
         source.reader_bytes += file.page_bytes(source.size)
 
 
@@ -126,10 +124,51 @@ def _noting_damage(source: Source) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"cannot read {source.name} ({what}); it is damaged or not a {source.format} file"
+        ) from error
+
+
+def _stream_of(frame: Any) -> pa.RecordBatchReader:
+    """Return the record batches of a data frame."""
+    import pyarrow as pa
+
+    # The sizes of buffers, which `_validate` compares, do not pass through ``__arrow_c_stream__``.
+    if isinstance(frame, pa.RecordBatch):
+        frame = pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame.to_reader()
+    return pa.RecordBatchReader.from_stream(frame)
+
+
+def _validate(batch: pa.RecordBatch, name: str, first: int) -> None:
+    """Check offsets, codes, lengths and UTF-8, which pyarrow does not check when it reads.
+
+    Parameters
+    ----------
+    name : str
+        The source.
+    first : int
+        Number of the first row.
+
+    Raises
+    ------
+    DataError
+        A column is damaged.
+    """
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        what = str(error).splitlines()[0]
+        for k, column in enumerate(batch.schema.names):
+            what = what.replace(f"In column {k}: Invalid: ", f"column {column}: ", 1)
+        raise DataError(
+            f"{name}, rows {first} to {first + batch.num_rows - 1}: the data is damaged ({what}); "
+            "write it again"
         ) from error
 
 
@@ -150,10 +189,19 @@ class _Frame:
         n_rows: int = batch.num_rows
         return _CELL * n_rows * len(self.schema.names)
 
-    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows, at most `most` rows at a time."""
+    def batches(self, columns: list[str], most: int, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows of source `name`, valid, at most `most` rows at a time."""
+        row = 1
+        for batch in self._stored(columns, most):
+            _validate(batch, name, row)
+            row += batch.num_rows
+            for first in range(0, batch.num_rows, most):
+                yield batch.slice(first, most)
+
+    def _stored(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows as they are stored."""
         for batch in self._batches:
-            yield from _cut(batch.select(columns), most)
+            yield batch.select(columns)
 
     def rows_of_lists(self) -> int:
         """Estimate how many rows with lists make a piece."""
@@ -167,9 +215,9 @@ class _Frame:
 class _FeatherFile(_Frame):
     """A Feather file, whose record batches are read one at a time."""
 
-    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+    def _stored(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
         for k in range(self._batches.num_record_batches):
-            yield from _cut(self._batches.get_batch(k).select(columns), most)
+            yield self._batches.get_batch(k).select(columns)
 
     def page_bytes(self, size: int) -> int:
         n_batches: int = self._batches.num_record_batches
@@ -197,7 +245,7 @@ class _ParquetFile(_Frame):
         super().__init__(file)
         self.schema = file.schema_arrow
 
-    def batches(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+    def _stored(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
         yield from self._batches.iter_batches(most, columns=columns, use_threads=False)
 
     def share(self, batch: pa.RecordBatch, size: int) -> int:
@@ -247,18 +295,13 @@ def _opened(source: Source) -> Iterator[_Frame]:
             yield _FeatherFile(reader)
 
 
-def _cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    for first in range(0, batch.num_rows, most):
-        yield batch.slice(first, most)
-
-
 def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
     """Yield the rows of a table."""
     schema = data.schema
     source.is_sparse = _is_sparse(schema)
     if source.is_sparse:
         names = _sparse_columns(schema, source)
-        for batch in data.batches(names, data.rows_of_lists()):
+        for batch in data.batches(names, data.rows_of_lists(), source.name):
             yield _sparse_batch(batch, source.options, data.share(batch, source.size))
         return
     columns = Columns.of(schema.names, source.options, source.name)
@@ -266,7 +309,7 @@ def _read(source: Source, data: _Frame, dtype: str) -> Generator[Batch]:
     source.categorical = _check_types(schema, columns, source)
     chosen = [k for k in range(len(schema.names)) if k not in columns.ignored]
     most = max(1, min(_MOST_ROWS, piece_nnz() // max(1, len(chosen))))
-    for batch in data.batches([schema.names[k] for k in chosen], most):
+    for batch in data.batches([schema.names[k] for k in chosen], most, source.name):
         cells = ((k, _cells(batch.column(schema.names[k]), k in columns.text)) for k in chosen)
         size = data.share(batch, source.size)
         yield columns.batch(batch.num_rows, cells, {}, LARGEST_VALUE[dtype], size=size)

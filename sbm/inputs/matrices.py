@@ -29,6 +29,7 @@ from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
 from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source
+from sbm.rows import require_matrix, require_rows
 from sbm.units import format_number
 
 _NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
@@ -45,6 +46,10 @@ Ints = npt.NDArray[np.int64]
 class Sliced(Protocol):
     """An array, or a file that is read in slices."""
 
+    def __len__(self) -> int:
+        """Return the number of elements."""
+        ...
+
     def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
         """Return the elements of a slice."""
         ...
@@ -52,14 +57,14 @@ class Sliced(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of a source, before checks."""
+    """Consecutive rows of a source, before checks; see `_require_batch`."""
 
     labels: npt.NDArray[Any]  # shape (n_rows,)
-    # shape (n_rows + 1,), integers that do not decrease; row k has the nonzeros ``indptr[k]`` to
-    # ``indptr[k + 1]``
+    # shape (n_rows + 1,), integers that ascend from 0 to ``len(ids)``; row k has the nonzeros
+    # ``indptr[k]`` to ``indptr[k + 1]``
     indptr: npt.NDArray[np.integer]
-    # ids, values: ids and values of nonzeros, in any order within a row. Each slice is read once,
-    # in order. An id that is too large is negative.
+    # ids, values: ids and values of nonzeros, as many of each, in any order within a row. Each
+    # slice is read once, in order. An id that is too large is negative.
     ids: Sliced
     values: Sliced
     # error messages of invalid rows, by position in the batch
@@ -180,7 +185,7 @@ def read_rows(
     Raises
     ------
     DataError
-        A row is too long, or the reader fails.
+        A row is too long, the arrays of a batch do not fit together, or the reader fails.
     """
     digest = Digest() if source.chunks is not None else None
     first = 1
@@ -188,6 +193,7 @@ def read_rows(
         for batch in batches:
             place = batch.place or partial(_place, source.name, first)
             n_rows, before = len(batch.labels), source.read
+            _require_batch(batch, place, source.name)
             for begin, end in _cut_rows(batch.indptr):
                 low, high = int(batch.indptr[begin]), int(batch.indptr[end])
                 if end == begin + 1:
@@ -216,6 +222,33 @@ def read_rows(
             first += n_rows
     if digest is not None:
         source.sha256 = digest.hexdigest()
+
+
+def _require_batch(batch: Batch, place: Callable[[int], str], name: str) -> None:
+    """Check that the arrays of a batch fit together, for all readers and before any kernel.
+
+    Raises `DataError` if they do not.
+    """
+    n_rows, names = len(batch.labels), batch.names or ((), ())
+    weights = batch.labels if batch.weights is None else batch.weights
+    if not batch.labels.shape == weights.shape == (n_rows,):
+        raise DataError(
+            f"{name}: found labels of shape {batch.labels.shape} and weights of shape "
+            f"{weights.shape}; expected one of each per row"
+        )
+    n_ids, n_values = len(batch.ids), len(batch.values)
+    require_rows(place, n_rows, batch.indptr, n_ids, n_values)
+    if not batch.indptr[-1] == n_ids == n_values or len(names[0]) != len(names[1]):
+        raise DataError(
+            f"{name}: found {n_ids} ids and {n_values} values in rows of {batch.indptr[-1]} "
+            f"nonzeros, and {len(names[1])} names of {len(names[0])} ids; expected as many"
+        )
+    for part, kinds in ((batch.ids, "iu"), (batch.values, _NUMBERS)):
+        if isinstance(part, np.ndarray) and (part.ndim != 1 or part.dtype.kind not in kinds):
+            raise DataError(
+                f"{name}: found ids or values of dtype {part.dtype} and shape {part.shape}; "
+                "expected integers and numbers in one dimension"
+            )
 
 
 def _place(name: str, first: int, row: int) -> str:
@@ -329,7 +362,8 @@ def chunk_source(chunks: Iterable[tuple[Any, Any]], name: str, options: InputOpt
     if isinstance(chunks, Sequence):
         for k, chunk in enumerate(chunks):
             X, _ = _matrix(chunk, k)
-            nnz = X.nnz if hasattr(X, "tocsr") else np.count_nonzero(X)
+            is_sparse = hasattr(X, "tocsr")
+            nnz = len(X.data) if _is_csr(X) else X.nnz if is_sparse else np.count_nonzero(X)
             size += _NONZERO * (int(nnz) + int(X.shape[0]))
     return Source(name, size, chunks=chunks, format="chunks", options=options)
 
@@ -359,11 +393,11 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
         name = f"chunk {number}"
         if hasattr(X, "tocsr"):
             X = X.tocsr()
-            indptr = _indptr(X, number)
-            size = _NONZERO * (len(labels) + int(indptr[-1]))
+            used = slice(0, int(X.indptr.max(initial=0)))  # there may be space for more
             yield Batch(
-                labels, indptr, X.indices, X.data, size=size, place=partial(_place, name, 0)
-            )
+                labels, X.indptr, X.indices[used], X.data[used],
+                size=_NONZERO * (len(labels) + used.stop), place=partial(_place, name, 0),
+            )  # fmt: skip
             continue
         step = max(1, piece_nnz() // max(1, X.shape[1]))
         for begin in range(0, len(labels), step):
@@ -393,7 +427,13 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
         raise DataError(f"chunk {number}: X has shape {X.shape}; expected two dimensions")
     if X.dtype.kind not in _NUMBERS:
         raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
+    if hasattr(X, "tocsr") and not _is_csr(X):  # rows are checked later, but not a conversion
+        require_matrix(f"chunk {number}", X)
     return X, y
+
+
+def _is_csr(X: Any) -> bool:
+    return getattr(X, "format", "") == "csr"
 
 
 _LARGEST_LABEL = 2**53
@@ -427,15 +467,3 @@ def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[
         )
     labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
     return labels
-
-
-def _indptr(X: Any, number: int) -> npt.NDArray[np.integer]:
-    """Check and return the indptr of a CSR matrix."""
-    indptr = np.asarray(X.indptr)
-    n_stored = min(len(X.indices), len(X.data))
-    if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > n_stored:
-        raise DataError(
-            f"chunk {number}: indptr of X does not match its {n_stored} nonzeros; "
-            "X.check_format() shows details"
-        )
-    return indptr

@@ -8,6 +8,7 @@ are read in parallel, one piece at a time, so memory does not depend on the file
 
 import contextlib
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -25,7 +26,7 @@ _LABELS = ("y", "labels")
 _MOST_HEADER = 10_000  # most characters of an array header
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
-    zlib.error,
+    zlib.error, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -57,14 +58,15 @@ class _Column:
         if header is None:
             raise ValueError(f"{name} has unknown NumPy format version {version}")
         shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
-        if len(shape) != 1 or self._dtype.kind not in kinds:
+        if len(shape) != 1 or shape[0] < 0 or self._dtype.kind not in kinds:
             raise ValueError(f"{name} has unexpected dtype {self._dtype} or shape {shape}")
         self.left = int(shape[0])
 
-    def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
-        """Return a slice, which must begin where the previous one ended."""
-        with _explained(str(self.path)):
-            return self.take(part.stop - part.start)
+    def part(self, n: int) -> "_Part":
+        """Return the next n numbers, to be read in slices."""
+        if n > self.left:
+            raise ValueError(f"{self.name} is too short")
+        return _Part(self, n)
 
     def take(self, n: int) -> npt.NDArray[Any]:
         """Return the next n numbers."""
@@ -78,6 +80,21 @@ class _Column:
         if self.left == 0 and self._file.read(1):  # also verifies the checksum
             raise ValueError(f"{self.name} is longer than its header says")
         return np.frombuffer(data, self._dtype)
+
+
+class _Part:
+    """Consecutive numbers of a column."""
+
+    def __init__(self, column: _Column, n: int) -> None:
+        self._column, self._n = column, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, part: slice, /) -> npt.NDArray[Any]:
+        """Return a slice, which must begin where the previous one ended."""
+        with _explained(str(self._column.path)):
+            return self._column.take(part.stop - part.start)
 
 
 def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
@@ -110,11 +127,11 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
         while indptr.left:
             n = min(indptr.left, step)
             ends = np.concatenate([ends[-1:], indptr.take(n).astype(np.int64)])
-            if np.diff(ends).min() < 0:
-                raise ValueError("indptr decreases")
+            nnz = max(0, int(ends[-1]) - int(ends[0]))  # `read_rows` checks `ends`
             # Positions in compressed members are not meaningful, so estimate the bytes read.
             y = np.full(n, np.nan) if labels is None else labels.take(n)
-            yield Batch(y, ends, ids, values, size=source.size * n // n_rows)
+            part = ids.part(nnz), values.part(nnz)
+            yield Batch(y, ends - ends[0], *part, size=source.size * n // n_rows)
         if ids.left:
             raise ValueError(f"indptr ends before the last {ids.left} nonzeros")
 
@@ -151,6 +168,9 @@ def _columns(
         )
 
     def member(name: str, kinds: str) -> _Column:
+        method = archive.getinfo(f"{name}.npy").compress_type
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # those of NumPy
+            raise ValueError(f"{name} has unknown compression {method}")
         return _Column(stack.enter_context(archive.open(f"{name}.npy")), path, name, kinds)
 
     y = None

@@ -13,6 +13,7 @@ from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.models.probabilities import probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
+from sbm.rows import require_matrix
 from sbm.store import container
 from sbm.store.files import require_place
 from sbm.units import format_number
@@ -72,8 +73,9 @@ class Model:
         Regression models have one output, the prediction. Sparse if it was read from a file and
         would take more than 256 MB.
     labels : list of float
-        Label of each output; for binary models [negative, positive]. In ascending order, except in
-        LIBLINEAR models. Empty for regression.
+        Label of each output; for binary models [negative, positive]. Others are in ascending order,
+        except in LIBLINEAR models. With a single label, no other is predicted. Empty for
+        regression.
     bias : float
         Value of the extra feature; 0 for none.
     bias_weights : ndarray, shape (n_outputs,), float64
@@ -427,7 +429,7 @@ class Model:
         ):
             raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
-        if len(self.labels) == 1 or not all(map(_is_number, numbers)):
+        if not all(map(_is_number, numbers)):
             raise ValueError("labels or bias are not numbers")
         if outputs != len(self.labels) and (outputs, len(self.labels)) not in ((1, 0), (1, 2)):
             raise ValueError(f"{outputs} columns of weights do not match {len(self.labels)} labels")
@@ -472,7 +474,7 @@ class Model:
         Raises
         ------
         DataError
-            If `X` is not a matrix of numbers.
+            If `X` is not a matrix of numbers, or its arrays do not fit together.
         """
         from scipy.sparse import csr_matrix
 
@@ -488,10 +490,14 @@ class Model:
                 f"X holds {X.dtype} and has shape {X.shape}; a matrix of numbers is expected "
                 "(sbm.predict reads files)"
             )
+        if hasattr(X, "tocsr"):
+            require_matrix("X", X)
         X = csr_matrix(X)
-        rows, known = self._find(X.indices)
+        used = slice(0, X.nnz)
+        rows, known = self._find(X.indices[used])
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
-        ours = csr_matrix((X.data[known], rows[known], ends), shape=(X.shape[0], len(self.ids)))
+        shape = X.shape[0], len(self.ids)
+        ours = csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
         if isinstance(self.W, SparseWeights):
             products = (ours @ self.W.to_csr()).toarray()
         else:
@@ -504,7 +510,7 @@ class Model:
 
         A binary decision value of exactly `threshold` means the negative label. With more than two
         classes, the label with the largest decision value is predicted, the first if several are
-        equal.
+        equal. A model of one label predicts it for every row.
 
         Parameters
         ----------
@@ -524,6 +530,8 @@ class Model:
         if self.is_regression:
             return scores
         labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
+        if len(labels) == 1:
+            return np.repeat(labels, len(scores))
         if scores.ndim == 1:
             return labels[(scores > self.threshold).astype(np.intp)]
         scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict

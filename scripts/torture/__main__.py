@@ -12,6 +12,7 @@
 * ``--numbers``: extreme numbers in every problem; results must be finite, certificates true.
 * ``--hostile``: compressed bombs, concurrent writers of one file, records with forged fields, and
   very many input files.
+* ``--inputs``: damaged Feather, Parquet, npz, npy, CSV, VW and LIBSVM files, read by each command.
 * ``--ranks``: processes of one training, killed or stopped while they exchange messages. It needs
   mpi4py and mpiexec.
 * ``--memory``: commands at the smallest ``--mem`` that they accept, with measured peaks.
@@ -36,7 +37,7 @@ from scripts.torture.tally import Tally
 SECTIONS = {  # module and function
     "kills": "kills:run", "faults": "faults:run", "flips": "flips:run",
     "examples": "guard:run_examples", "bounds": "guard:run_bounds", "memory": "memory:run",
-    "numbers": "numbers:run", "hostile": "hostile:run",
+    "numbers": "numbers:run", "hostile": "hostile:run", "inputs": "inputs:run",
     "ranks": "ranks:run",
 }  # fmt: skip
 WHOLE = ("kills", "faults")  # of which all there are can be asked for
@@ -47,6 +48,7 @@ SINGLE = (
     "memory",
     "numbers",
     "hostile",
+    "inputs",
     "ranks",
 )  # of which one can be run alone
 MOST_TOLD = 50  # failures in a report

@@ -25,11 +25,18 @@ from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import foresee_passes, is_falling
+from sbm.engine.problems import is_mirrored
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
-from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
+from sbm.programs.training.warmstart import (
+    classes_went,
+    earlier_blocks,
+    find_run,
+    last_run,
+    refuse_other_classes,
+)  # fmt: skip
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
@@ -446,6 +453,11 @@ class _SparseTraining:
         if not folders:
             self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
             return
+        if classes_went(folders, store := self._job.store, self._settings, len(self.fits)):
+            self._options.progress.stage(
+                f"{folders[0]} has other classes than {store.name} now; starting from zero"
+            )
+            return
         record = Run.read(folders[0])
         was, chosen = record.get("settings", {}), self._settings
         for name in ("penalty", "loss", "task", "bias", "intercept"):
@@ -459,15 +471,13 @@ class _SparseTraining:
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
         n, before = self._job.store.n_features, [w for w in earlier if w.startswith("w-")]
         if len(before) != len(self.fits) and len(before) < 2:  # two classes have one model
-            raise SettingsError(
-                f"{folders[0]} was trained with other classes ({count(len(before), 'output')}, now "
-                f"{len(self.fits):,}); leave out --warm-start"
-            )
+            refuse_other_classes(folders[0], record, self._job.store, len(before), len(self.fits))
+        sign = -1.0 if is_mirrored(record.get("positive"), self._job.share.every[0]) else 1.0
         for k, fit in enumerate(self.fits[: len(before)]):
             w = earlier[f"w-{k}"]
             old = min(n, len(w) - (len(fit.w) - n))  # without that of the bias
-            fit.w[:old] = w[:old]
-            fit.w[n:] = w[old:]
+            fit.w[:old] = sign * w[:old]
+            fit.w[n:] = sign * w[old:]
 
     def _elapsed(self) -> float:
         return self._state.elapsed + clock() - self._begin

@@ -57,7 +57,7 @@ def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
     if any(options):  # they need all classes at once
         return whole
     every = make_problems(settings, store)
-    if not every[0].classify:
+    if not every[0].classify or sum(problem.n_outputs for problem in every) == 1:
         return whole
     if n <= MOST_CLASSES and _fits(settings, store, every):
         return _cut(n, _turns_of_one_part(settings, store, every, n))
