@@ -34,6 +34,7 @@ from scripts.bench import (
     optima,
     plan,
     ranks,
+    scaling,
     sparse,
     stream,
     text,
@@ -45,7 +46,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, plan, nightly, memory, drift,
-    optima, ranks, workers, sparse, newton, converge, charts, everything,
+    optima, ranks, workers, sparse, newton, converge, scaling, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

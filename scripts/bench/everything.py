@@ -136,6 +136,11 @@ RESULTS = {
         "passes and gaps of trainings that converge slowly, and of the ways out",
         "bench converge --reference REFERENCE -o OUT",
     ),
+    "scaling": Result(
+        "AUC and log loss of rows that were held out, by `--scale`, on tables of numbers and words",
+        "bench scaling --reference REFERENCE -o OUT",
+        is_timed=False,
+    ),
     "sparse": Result(
         "sparse models beside LIBLINEAR's `-s 5` and `-s 6`: objective, weights, passes, CPU time "
         "and memory; passes with a quarter of the memory; the path of C",
