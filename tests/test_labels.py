@@ -424,7 +424,8 @@ def test_stream_and_tune_know_the_positive_label(place):
 @pytest.mark.parametrize(
     ("labels", "settings", "words"),
     [
-        ([0, 1], {"positive": 2}, "0 and 1"), ([0, 1], {"positive": "yes"}, "(0 and 1|are numbers)"),
+        ([0, 1], {"positive": 2}, "0 and 1"),
+        ([0, 1], {"positive": "yes"}, "(0 and 1|are numbers)"),
         ([1, 2, 3], {"positive": 1}, "3 labels"),
         ([0, 1], {"positive": 1, "loss": "crammer_singer"}, "crammer_singer"),
         ([0, 1], {"positive": 1, "loss": "squared_error"}, "no classes"),

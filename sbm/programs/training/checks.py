@@ -51,10 +51,10 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
     DataError
         A file does not exist.
     """
-    check_options(settings)
-    refuse_newton(settings)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, processes)
+    check_options(settings)
+    refuse_newton(settings)
     refuse_validation(settings, processes)
     require_weights(settings)
     if processes > 1 and settings.calibrate:
