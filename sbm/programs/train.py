@@ -221,7 +221,7 @@ def train_ranks(
         look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
         compiled_before = compile_seconds()
         with open_rows(comm, data, model, settings, options, look) as (store, path, read):
-            look.at_store(path, store)
+            look.at_store(path, store, read is not None)
             if odd := label_warning(settings, store):
                 options.progress.stage(odd)
             job = TrainingPlan(store, path, settings, options, begin, comm, read)
