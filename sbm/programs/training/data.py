@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,9 @@ def open_rows(
 
 
 def _names_of(first: str, store: BlockStore) -> str:
-    """Return the names of the files that were read, or only the first one if they are many."""
+    """Return the names of the files that were read: their folder, or the first if they are many."""
+    if os.path.isdir(first):
+        return str(first)
     _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
     if len(others) > _MOST_NAMES:
         return f"{first} and {len(others):,} more inputs"
