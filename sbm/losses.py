@@ -50,6 +50,11 @@ class Loss:
         """Whether variables may be negative, with two classes or targets."""
         return self.kernel == "svr"
 
+    @property
+    def bounded(self) -> bool:
+        """Whether variables rest at an upper bound, too, so that some are free."""
+        return self.rests and not self.squared
+
     def resting_values(self, costs: list[float]) -> list[float]:
         """Return the values other than 0 at which alphas rest exactly, given the costs."""
         if self.squared or not self.rests:
@@ -59,11 +64,11 @@ class Loss:
             values = [x for c in values for x in (c, -c)]
         return values[:MOST_RESTING]
 
-    def is_free(self, alpha: Floats, cost: Floats) -> npt.NDArray[np.bool_]:
-        """Return whether each alpha, shape (n,), is strictly inside its bounds."""
+    def is_free(self, alpha: Floats, cost: Floats, within: float = 0.0) -> npt.NDArray[np.bool_]:
+        """Return whether each alpha, shape (n,), is inside its bounds, by more than `within` C."""
         size = abs(alpha)
-        free: npt.NDArray[np.bool_] = size > 0
-        return free if self.squared else free & (size < cost)
+        free: npt.NDArray[np.bool_] = size > within * cost
+        return free if self.squared else free & (size < (1.0 - within) * cost)
 
 
 MOST_RESTING = 200  # their codes must fit in a byte

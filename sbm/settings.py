@@ -16,10 +16,21 @@ from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.units import format_label, format_number, parse_duration, parse_size
 
+# Names of losses elsewhere.
+_ALSO = {
+    "svm": "hinge", "svc": "hinge", "linear_svc": "hinge", "l1": "hinge", "l2": "squared_hinge",
+    "logistic": "log_loss", "logit": "log_loss", "softmax": "log_loss",
+    "cross_entropy": "log_loss", "binary:logistic": "log_loss", "mse": "squared_error",
+    "squared": "squared_error", "ridge": "squared_error", "lasso": "squared_error",
+    "svr": "epsilon_insensitive", "mae": "epsilon_insensitive",
+}  # fmt: skip
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
+    if (other := _ALSO.get(word.lower())) in by_lower:
+        return f"; did you mean {other!r}?"
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
@@ -196,6 +207,16 @@ def _to_label(value: Any) -> float | str:
         return str(value)
 
 
+def _label_to_text(value: Any) -> str | None:
+    """Return a label as text."""
+    if value is None or isinstance(value, str):
+        return value if value is None else value.strip()
+    try:
+        return format_label(float(value))
+    except (TypeError, ValueError):
+        raise SettingsError(f"positive is {value!r}; a label is expected") from None
+
+
 def _read_class_weight(value: Any) -> dict[float | str, float] | str:
     """Read a mapping of label to weight, a list of ``"label=weight"``, or ``balanced``."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
@@ -231,6 +252,15 @@ def _read_class_weight(value: Any) -> dict[float | str, float] | str:
 
 _FLAG = _Rule(bool)
 _POSITIVE = _Rule(float, holds=_is_positive, expected="a finite number above 0")
+
+
+def _read_timeout(value: Any) -> float:
+    """Check a time that must not be 0."""
+    if not (seconds := parse_duration(value)):
+        raise SettingsError(f"is {value!r}; it must be above 0")
+    return seconds
+
+
 _NOT_NEGATIVE = _Rule(float, holds=_is_not_negative, expected="0 or a positive number")
 _COUNT = _Rule(int, holds=lambda n: n >= 1, expected="at least 1")
 _DURATION = _Rule(read=parse_duration)
@@ -406,6 +436,12 @@ class Settings:
         "`balanced` is rows / (labels x rows of the label); with `--weights`, of their sums.",
         metavar="L=W", unset="1 each",
     )
+    positive: str | None = _setting(
+        None, _Rule(str, (None,), read=_label_to_text),
+        "The label of two that is the positive class.",
+        "Decision values above 0 stand for it. AUC, PR-AUC, F1, `threshold` and the weights of the "
+        "model are those of this label.", metavar="LABEL", unset="the larger label",
+    )
     weights: str | Path | None = _setting(  # noqa: RUF009
         None, _Rule(str, (None,), read=_path_to_text),
         "File with a factor of C for each row, one per line.",
@@ -440,13 +476,13 @@ class Settings:
             choices=("accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"),
         ),
         "Score for --validate.",
-        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the larger label) "
+        "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the positive label) "
         "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
         commands="train", ignored_by="plan",
     )
     threshold: str | None = _setting(
         None, _Rule(str, (None,), read=_check_threshold),
-        "Choose the decision value above which the larger of two labels is predicted, on the rows "
+        "Choose the decision value above which the positive label is predicted, on the rows "
         "of --validate: with the best F1, or the least cost of false positives and negatives.",
         metavar="f1|cost:FP,FN", unset="0", commands="train", ignored_by="plan",
     )
@@ -467,6 +503,11 @@ class Settings:
         "They read, decode and screen while the solver runs. If N is given and above 2, they also "
         "solve if there are enough rows; the model then depends on N.",
         metavar="N", unset="all cores",
+    )
+    remote_timeout: float | str = _setting(
+        "60s", _Rule(read=_read_timeout),
+        "Maximum time to wait for data from the server of a remote input.", metavar="T",
+        commands="train stream", ignored_by="tune plan",
     )
     # fmt: on
 

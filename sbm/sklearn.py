@@ -376,6 +376,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
         if _is_path(X):
             weight: Any = self.class_weight
             model = self._fit(X, y, sample_weight, task="classification", class_weight=weight)
+            if len(model.labels) == 1:
+                raise DataError(
+                    "at least two classes are required; the data contains only one class: "
+                    f"{model.label_texts()[0]!r}"
+                )
             self.classes_ = model.classes_
         else:
             X, y = _valid(self, X, y)
@@ -421,6 +426,11 @@ class SBMClassifier(ClassifierMixin, _Linear):
             self.__dict__.pop("classes_", None)  # of an earlier fit
         X, y = _valid(self, X, y, reset=first)
         _check_partial_fit_first_call(self, classes)
+        if len(self.classes_) < 2:
+            raise DataError(
+                "at least two classes are required; classes contains only one class: "
+                f"{self.classes_.tolist()[0]!r}"
+            )
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise DataError(

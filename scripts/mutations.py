@@ -179,8 +179,8 @@ MUTATIONS = (
     ),
     Mutation(
         "labels of a model ascend", "sbm/engine/problems.py",
-        "labels=sorted(labels)",
-        "labels=list(labels)",
+        "sorted(range(len(labels)), key=labels.__getitem__)",
+        "list(range(len(labels)))",
     ),
     Mutation(
         "tolerance is that of the relative gap", "sbm/programs/train.py",

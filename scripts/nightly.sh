@@ -1,11 +1,12 @@
 #!/bin/sh
 # Nightly job: append new files to a store, drop old ones, and train from last night's run.
 #
-#   sh scripts/nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
+#   sh scripts/nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
 #
 #   -k DAYS    drop sources that were added more than DAYS days ago
 #   -t TEST    predict this text with the new model
 #   -o FILE    write the predictions of TEST here, one label per line
+#   -n         accept files with labels that the store does not have
 #   -c CONFIG  settings of sbm train; default: configs/nightly.toml of this checkout
 #
 # From a FOLDER, the files *.svm are used, plain or .gz, .bz2, .xz, .zst. Each file becomes one
@@ -21,15 +22,16 @@ set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 config=$here/configs/nightly.toml
-keep='' test='' predictions=''
+keep='' test='' predictions='' new_labels=''
 
 usage() {
-    echo "usage: nightly.sh [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER..." >&2
+    echo "usage: nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER..." >&2
     exit 2
 }
 
-while getopts k:t:o:c: option; do
+while getopts nk:t:o:c: option; do
     case $option in
+    n) new_labels=--new-labels ;;
     k) keep=$OPTARG ;;
     t) test=$OPTARG ;;
     o) predictions=$OPTARG ;;
@@ -72,7 +74,7 @@ add() {
     case $known in *"$sum"*) return 0 ;; esac
     say "append $1"
     if [ -d "$store" ]; then
-        "$SBM" split -q --append "$store" "$1"
+        "$SBM" split -q --append ${new_labels:+"$new_labels"} "$store" "$1"
     else
         "$SBM" split -q "$1" -o "$store"
     fi

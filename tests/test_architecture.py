@@ -40,7 +40,7 @@ ONLY_IN = {
     "tqdm": r"sbm/(cli/terminal|engine/progress)",
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/arrow",
-    "fsspec": r"sbm/inputs/remote",
+    "fsspec|aiohttp": r"sbm/inputs/remote",
     "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }

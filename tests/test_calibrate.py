@@ -120,7 +120,7 @@ def test_losses_without_calibration_are_refused(stores, tmp_path, loss):
 
 
 def test_number_of_kept_decision_values_is_limited():
-    judge = Collector([7.0, 3.0, 5.0], np.array([2, 0, 1]), 15)
+    judge = Collector([1, 2, 0], np.array([2, 0, 1]), 15)
     for k in range(4):
         judge.add(np.full(2, k % 3), [np.full((2, 3), float(k))])
     fitted = judge.calibrate(joint=False)

@@ -17,7 +17,7 @@ import pytest
 
 import sbm
 from sbm import Model
-from sbm.cli import main
+from sbm.cli import main, show
 from sbm.cli.command import Terminal
 from sbm.units import format_size
 
@@ -264,8 +264,46 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     Path("scaled.svm").write_text("".join(rows))
     run("split scaled.svm")
     code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5 --solver dual")
-    assert re.search(r"raise --max-passes \(about \d+ more passes\)$", err, re.M)
+    assert "raise --max-passes\n" in err  # the gap falls, but more and more slowly
     assert "features range" not in err
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("", r"[\d,]+ support vectors \([\d,]+ free\), [\d,]+ updates"),
+        ("--loss squared_hinge", r"[\d,]+ support vectors, [\d,]+ updates"),
+        ("--loss log_loss", r"[\d,]+ updates"),
+        ("--loss squared_error", r"[\d,]+ updates"),
+        ("--loss log_loss --penalty l1", r"[\d,]+ of [\d,]+ weights not 0, [\d,]+ updates"),
+    ],
+)
+def test_support_vectors_are_those_of_the_loss(run, here, more, line):
+    code, out, _ = run(f"train big.sbm -o s.model --fresh -C 0.01 {more}")
+    assert (code, re.fullmatch(line, out.splitlines()[1]) is not None) == (0, True), out
+    report = strict(run(f"train big.sbm -o s.model -C 0.01 --json {more}")[1])
+    found = strict(run("info s.model --json")[1])
+    assert ("n_support" in report) == ("support" in line) == ("n_support" in found["certificate"])
+    assert ("n_free" in report) == ("free" in line) == ("n_free" in found["certificate"])
+    run("report s.model -o s.html")
+    page = Path("s.html").read_text(encoding="utf-8")
+    assert ("support vectors</t" in page) == ("support" in line)
+
+
+@pytest.mark.parametrize(
+    ("left", "is_falling", "text"),
+    [
+        (3.2, True, "; raise --max-passes (about 3 more passes)"),
+        (None, True, "; raise --max-passes"),
+        (95.0, False, ", and the gap falls slowly (about 95 more passes at this rate)"),
+        (None, False, ", and the gap hardly falls"),
+    ],
+)
+def test_advice_counts_passes_only_with_a_trend(left, is_falling, text):
+    report = {"passes": 50, "passes_left": left, "is_falling": is_falling, "relative_gap": 0.5,
+              "visits_cut_short": 0, "blocks": 1, "decoded_blocks": 1}  # fmt: skip
+    first = next(show.not_converged(report, sbm.Settings()))
+    assert first == f"sbm: not converged: relative gap 5.00e-01 is above --tol 0.001{text}"
 
 
 def test_tune_reports_best_at_grid_edge(run, here):
@@ -300,7 +338,9 @@ def test_finished_training_and_warm_start(run, here):
 
 def test_append_and_expire(run, here):
     Path("new.svm").write_text("1 3:1 77:2\n-1 3:2\n5 1:1\n")
-    assert "3 rows appended (43 in total), 21 features" in run("split --append big.sbm new.svm")[1]
+    assert run("split --append big.sbm new.svm")[0] == 1  # label 5 is new
+    line = "split --append big.sbm new.svm --new-labels"
+    assert "3 rows appended (43 in total), 21 features" in run(line)[1]
     assert "left out" not in run("info big.sbm")[1]
     line = "expire big.sbm --source new.svm"
     report = strict(run(f"{line} --dry-run --json")[1])
@@ -472,9 +512,10 @@ def test_error_is_one_line_and_changes_nothing(run, clutter, monkeypatch, line, 
 
 def test_bad_test_file_does_not_lose_the_training(run, clutter, monkeypatch, tmp_path):
     shutil.copytree(clutter / "big.sbm", "big.sbm")
-    code, out, err = run(f"train --test {clutter}/garbage -o x.model")
+    Path("late.svm").write_text("1 1:1\n" * 400_000 + "garbage\n")  # after the first piece
+    code, out, err = run("train --test late.svm -o x.model")
     assert (code, out[:16]) == (1, "x.model: primal ")
-    assert re.search(r"^sbm: .*garbage:\d+: found .*\n\Z", err, re.M)
+    assert re.search(r"^sbm: late\.svm:400001: found .*\n\Z", err, re.M)
 
 
 def test_suggested_minimum_memory_works(run, here):
@@ -486,7 +527,7 @@ def test_suggested_minimum_memory_works(run, here):
 @pytest.mark.parametrize(
     ("line", "facts"),
     [
-        ("train --los hinge", "'?--los'?.*--loss"), ("train -C much", "'much' is not"),
+        ("train --los hinge", "'?--los'?.*--loss"), ("train --nu much", "'much' is not"),
         ("predict a.model", "'INPUT'"), ("frobnicate", "'frobnicate'"),
     ],
 )  # fmt: skip
@@ -580,6 +621,82 @@ def test_liblinear_options_give_the_same_model(run, here, theirs, ours):
     assert a.info["settings"] == b.info["settings"]
     np.testing.assert_array_equal(a.W, b.W)
     np.testing.assert_array_equal(a.bias_weights, b.bias_weights)
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        ("train -s 0 big.svm new.model", ["new.model", "sbm train big.svm -o new.model"]),
+        ("train big.svm big.model", ["big.model", "sbm train big.svm -o big.model"]),
+        ("train big.svm their.model", ["their.model", "-o their.model"]),
+        ("train big.svm 'a b'", ["-o 'a b'"]),
+        ("predict test.svm big.model out", ["sbm predict big.model test.svm -o out"]),
+        ("predict test.svm their.model out", ["sbm predict their.model test.svm -o out"]),
+        ("predict test.svm big.model", ["sbm predict big.model test.svm"]),
+        ("predict big.model test.svm out", ["out", "sbm predict big.model test.svm -o out"]),
+        ("predict big.model test.svm out more", ["more"]),
+        ("predict -b 1 test.svm big.model out", ["--probability"]),
+        ("train -R big.svm", ["--intercept"]), ("train -m 2 big.svm", ["--threads"]),
+        ("train big.svm -b 1", ["--probability", "--calibrate"]),
+        ("train -C big.svm", ["sbm tune"]), ("train big.svm -C", ["sbm tune"]),
+        ("train -v 5 big.svm", ["sbm tune --folds 5"]),
+        ("train big.svm --lambda 0.1", ["-C 1/lambda"]),
+        ("tune big.sbm --C 1 --alpha=0.1", ["-C 1/lambda"]),
+    ],
+)  # fmt: skip
+def test_words_of_other_tools_get_the_right_command(run, here, line, facts):
+    sbm.export(here / "big.model", here / "their.model")
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("*")}
+    code, out, err = run(line)
+    assert (code, out) == (2, "")
+    assert all(fact in err for fact in facts), err
+    assert {path: path.stat().st_mtime_ns for path in here.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        ("train big.svm nope.svm", ["nope.svm does not exist"]),
+        ("train big.svm 'n*'", ["n* does not exist"]),
+        ("train nope big.svm", ["nope does not exist"]),
+    ],
+)
+def test_missing_data_is_not_taken_for_a_model(run, here, line, facts):
+    code, _, err = run(line)
+    assert code == 1
+    assert all(fact in err for fact in facts)
+    assert " -o " not in err
+
+
+def test_files_that_are_read_are_named(run, here):
+    shutil.copy("big.svm", "big.svm.t")
+    Path("big.svm.t").write_text("1 1:1\n-1 2:1\n")
+    err = run("train big.svm big.svm.t -o x.model")[2]
+    assert "big.svm.t is read as training data" in err
+    assert "--test big.svm.t" in err
+    assert "big.svm and big.svm.t: " in err
+    assert "--test" not in run("train test.svm -o y.model")[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("train --loss logistic", "log_loss"), ("train --loss ridge", "squared_error"),
+     ("stream --loss svm", "hinge"), ("split x --format cvs", "csv"),
+     ("precompile --loss hing", "hinge"), ("tune --C 1 --metric aucc", "auc")],
+)  # fmt: skip
+def test_unknown_choice_suggests_a_word(run, line, word):
+    code, _, err = run(line)
+    assert code == 2
+    assert f"did you mean '{word}'?" in err
+
+
+def test_help_and_version_have_other_names(run):
+    assert run("help train")[:2] == run("train --help")[:2]
+    assert run("help")[:2] == run("--help")[:2]
+    assert run("-V") == run("--version")
+    code, _, err = run("help frobnicate")
+    assert code == 2
+    assert "'frobnicate'" in err
 
 
 # -------------------------------------------------------------------------------------- predict

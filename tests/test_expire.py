@@ -35,7 +35,7 @@ def made(tmp_path_factory):
     store = folder / "a.sbm"
     for k in range(3):
         source = written(folder, f"{k}.svm", text_of(k))
-        sbm.split([source], store, append=k > 0, blocks=len(BLOCKS[k]))
+        sbm.split([source], store, append=k > 0, blocks=len(BLOCKS[k]), new_labels=True)
     manifest = read_manifest(store)
     for k, generation in enumerate(manifest["generations"]):
         generation["added"] = f"2026-01-0{k + 1}T06:00:00+00:00"
@@ -86,7 +86,9 @@ def test_only_named_sources_are_dropped(store, how, gone):
     assert store_rows(store) == [before[b] for b in kept]
     assert sorted(p.name for p in store.glob("*.sbb")) == [f"block-{b:06d}.sbb" for b in kept]
     after = BlockStore(store)
-    assert after.labels == manifest["labels"]["values"]
+    empty = [k + 1.0 for k in gone if k > 0 and k >= max(left)]
+    lost = empty if "sources" in how else []
+    assert after.labels == [label for label in manifest["labels"]["values"] if label not in lost]
     np.testing.assert_array_equal(after.read_feature_ids(), ids)
     assert after.expired_blocks == [manifest["blocks"][b] for b in mine]
     sources = [
@@ -96,8 +98,8 @@ def test_only_named_sources_are_dropped(store, how, gone):
     assert report == {
         "store": str(store), "sources": sources, "rows": N * len(gone), "blocks": len(mine),
         "bytes": sum(manifest["blocks"][b]["bytes"] for b in mine), "rows_left": N * len(left),
-        "labels_without_rows": [k + 1.0 for k in gone if k > 0 and k >= max(left)],
-        "dry_run": False,
+        "labels_without_rows": [label for label in empty if label not in lost],
+        "labels_dropped": lost, "dry_run": False,
     }  # fmt: skip
     facts = sbm.info(store)
     assert [source["name"] for source in facts["sources"]] == [f"{k}.svm" for k in left]
@@ -227,18 +229,19 @@ def test_block_numbers_are_never_reused(store):
     for k in range(4):
         used |= {p.name for p in store.glob("*.sbb")}
         sbm.expire(store, sources=sbm.info(store)["sources"][-1]["name"])
-        sbm.split([written(store.parent, f"n{k}.svm", text_of(k))], store, append=True, force=True)
+        source = written(store.parent, f"n{k}.svm", text_of(k))
+        sbm.split([source], store, append=True, force=True, new_labels=True)
         assert not used & set(read_manifest(store)["generations"][-1]["blocks"])
         sbm.check(store)
 
 
 def test_expired_source_can_be_added_again(store):
     source = store.parent / "1.svm"
-    assert sbm.expire(store, sources="2.svm")["labels_without_rows"] == [3.0]
-    assert sbm.expire(store, sources="1.svm")["labels_without_rows"] == [2.0]
+    assert sbm.expire(store, sources="2.svm")["labels_dropped"] == [3.0]
+    assert sbm.expire(store, sources="1.svm")["labels_dropped"] == [2.0]
     with pytest.raises(DataError, match=r"1\.svm was already dropped from .* at "):
         sbm.expire(store, sources="1.svm")
-    sbm.split([source], store, append=True)
+    sbm.split([source], store, append=True, new_labels=True)
     assert_holds(store, text_of(0), text_of(1))
     with pytest.raises(DataError, match="is already in"):
         sbm.split([source], store, append=True)

@@ -52,7 +52,10 @@ def make(folder: Path) -> None:
     (folder / "second.svm").write_text(text(SECOND))
     options: dict[str, Any] = {"dtype": "float64", "threads": 1}
     split(folder / "first.svm", folder / "s.sbm", blocks=3, seed=5, **options)
-    split(folder / "second.svm", folder / "s.sbm", blocks=2, shuffle=False, append=True, **options)
+    split(
+        folder / "second.svm", folder / "s.sbm", blocks=2, shuffle=False, append=True,
+        new_labels=True, **options,
+    )  # fmt: skip
     (folder / "s.sbm" / "lock").unlink()
     for name, lists_of, alpha in (
         ("dense", None, Dense(FREE)),

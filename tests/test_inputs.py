@@ -215,7 +215,8 @@ def test_other_columns_are_reported(trained: Path) -> None:
 def test_table_appended_to_a_store_adds_columns(tmp_path: Path) -> None:
     for header in ("y,a,b", "b,c,y"):
         (tmp_path / "t.csv").write_text(f"{header}\n1,2,3\n0,1,2\n")
-        split(tmp_path / "t.csv", tmp_path / "t.sbm", append=header != "y,a,b")
+        is_more = header != "y,a,b"
+        split(tmp_path / "t.csv", tmp_path / "t.sbm", append=is_more, new_labels=is_more)
     record = names_of(read_manifest(tmp_path / "t.sbm"))
     assert record is not None
     assert record["columns"] == ["a", "b", "c"]

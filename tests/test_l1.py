@@ -399,8 +399,8 @@ def test_warm_start_uses_the_weights(tmp_path: Path) -> None:
     assert again["passes"] == 1
     assert cold["passes"] == 3
     make_store(tmp_path, more, np.where(np.arange(60) % 3, labels, 9.0), "f")
-    sbm.split([tmp_path / "f.svm"], store, append=True)
-    with pytest.raises(sbm.SettingsError, match="other classes"):
+    sbm.split([tmp_path / "f.svm"], store, append=True, new_labels=True)
+    with pytest.raises(sbm.SettingsError, match=r"without the label 9, .* f.svm"):
         sbm.train(store, path, {**settings, "warm_start": True})
     other = make_store(tmp_path, more, labels, force=True)
     with pytest.raises(sbm.StoreError, match="other data"):

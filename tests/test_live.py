@@ -2,19 +2,24 @@
 
 import io
 import os
+import select
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import Row, as_rows, slow_parse
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import PACK, small_pieces
 
+import sbm
+from sbm.inputs.formats import convert_inputs, open_inputs
 from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
-from sbm.inputs.parsing import ParsedText
+from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import Source, convert_sources
+from sbm.inputs.vw import hash_names
 
 TEXT = b"".join(
     b"%d" % k + b"".join(b" %d:%d" % (j, k + 1) for j in range(1, k % 7))
@@ -185,3 +190,75 @@ def test_no_source_is_opened_after_a_stop(tmp_path: Path) -> None:
     assert rows_of(sources, patience) == ROWS
     assert patience.gave_up
     assert sources[1].done == SourceProgress()
+
+
+# ------------------------------------------------------------------- predictions as rows arrive
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "rows", "answers"),
+    [
+        ("libsvm", {}, ["1 1:2\n", "1:-1\n", "-1 1:-3\n1 1:1\n"], ["1\n", "-1\n", "-1\n1\n"]),
+        ("libsvm", {"decision": True}, ["1:2\n", "1:-3\n"], ["2\n", "-3\n"]),
+        ("libsvm", {"probability": True}, ["1:0\n", "1:0\n"], ["-1 0.5 0.5\n"] * 2),
+        ("csv", {}, ["y,a\n1,2\n", "1,-1\n", "-1,-3\n1,1\n"], ["1\n", "-1\n", "-1\n1\n"]),
+        ("vw", {}, ["1 | a:2\n", "| a:-1\n"], ["1\n", "-1\n"]),
+    ],
+)  # fmt: skip
+def test_rows_of_a_pipe_are_answered_as_they_arrive(tmp_path, kind, options, rows, answers):
+    record = {"hash_bits": 22, "label": "y", "categorical": [], "exclude": []}
+    ids = np.array([1]) if kind == "libsvm" else hash_names([b"a"], 22)
+    info = {"loss": "log_loss", **({} if kind == "libsvm" else {"names": record})}
+    model = sbm.Model(ids, np.ones((1, 1)), [-1.0, 1.0], info=info)
+    coming, going = tmp_path / "in", tmp_path / "out"
+    os.mkfifo(coming)
+    os.mkfifo(going)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(sbm.predict, model, coming, going, format=kind, **options)
+        with open(going, "rb", 0) as reply, open(coming, "wb", 0) as feed:
+            if options.get("probability"):
+                assert take(reply, 12) == b"labels -1 1\n"  # before the first row
+            for row, answer in zip(rows, answers, strict=True):
+                feed.write(row.encode())
+                assert take(reply, len(answer)) == answer.encode()
+            feed.close()
+            assert reply.read() == b""
+        assert job.result(60)["rows"] == sum(answer.count("\n") for answer in answers)
+
+
+def take(file, size: int) -> bytes:
+    """Read `size` bytes that must come before anything else is written."""
+    found = b""
+    while len(found) < size and select.select([file], [], [], 60)[0]:
+        found += file.read(size - len(found)) or b""
+    return found
+
+
+def test_bad_row_of_a_pipe_comes_after_the_answers_before_it(tmp_path):
+    os.mkfifo(tmp_path / "in")
+    model = sbm.Model(np.array([1]), np.ones((1, 1)), [-1.0, 1.0])
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(sbm.predict, model, tmp_path / "in", tmp_path / "out")
+        with open(tmp_path / "in", "wb", 0) as feed:
+            feed.write(b"1 1:1\n1 1:x\n")
+            with pytest.raises(sbm.DataError, match="in:2"):
+                job.result(60)
+    assert not (tmp_path / "out").exists()
+
+
+def test_table_of_a_pipe_can_be_abandoned(tmp_path):
+    os.mkfifo(tmp_path / "in")
+    options = InputOptions(format="csv", names=None)
+    with ThreadPoolExecutor(1) as pool, open_both_ways(tmp_path / "in") as feed:
+        feed.write(b"y,a\n1,2\n")
+        source = open_inputs([tmp_path / "in"], options)
+        pieces = convert_inputs(
+            source, pool, ParsedText.copy, ahead=2, patience=Patience(prompt=True)
+        )
+        assert len(next(pieces)[1].labels) == 1
+        pieces.close()  # the reader waits for more
+
+
+def open_both_ways(path: Path):
+    """Open a named pipe for writing, without waiting for its reader."""
+    return open(os.open(path, os.O_RDWR), "wb", 0)

@@ -152,7 +152,7 @@ def test_appended_words_keep_their_numbers(tmp_path):
     sbm.split(animals(tmp_path / "a.csv"), store, label="animal", blocks=2)
     (tmp_path / "b.csv").write_text("size,legs,animal\n9,8,octopus\n9,6,bee\n1,4,zebra\n")
     seen = Passes()
-    sbm.split(tmp_path / "b.csv", store, append=True, progress=seen)
+    sbm.split(tmp_path / "b.csv", store, append=True, new_labels=True, progress=seen)
     assert seen.stages[-1] == f"columns differ from those of {store}: missing colour; unknown legs"
     manifest = read_manifest(store)["labels"]
     assert manifest["names"] == ["ant ear", "zebra", "bee", "octopus"]

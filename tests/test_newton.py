@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
-from helpers import full_weights
+from helpers import Passes, full_weights
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
 
@@ -120,8 +120,12 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, path = make_store(tmp_path, X, y), tmp_path / "m.model"
     begin = time.perf_counter()
-    model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0})
+    progress = Passes()
+    model, report = sbm.train(store, path, {"loss": loss, "bias": 1.0}, progress=progress)
     assert report["converged"]
+    switched = report["switched_after"]
+    assert any(text.startswith(f"after pass {switched}: Newton") for text in progress.stages)
+    assert progress.rows[switched]["passes_left"] in (None, 0.0)  # nothing of the other solver
     log = (tmp_path / "m.model.run" / "log.jsonl").read_text().splitlines()
     passes = [json.loads(line) for line in log[:-1]]
     assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))
@@ -134,6 +138,28 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     found = X @ full_weights(model, 7)[:, 0] + model.bias * model.bias_weights[0]
     assert np.mean((found > 0) == (y > 0)) > 0.87
     assert sbm.train(store, path, {"loss": loss, "bias": 1.0})[1]["was_finished"]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "epsilon_insensitive", "squared_hinge"])
+@pytest.mark.parametrize("C", [0.01, 1.0, 10.0])
+def test_support_vectors_are_those_of_coordinate_descent(
+    loss: str, C: float, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(400, 5))
+    z = X @ random.normal(size=5) + 0.3 * random.normal(size=400)
+    y = z if loss == "epsilon_insensitive" else np.where(z > 0.0, 1.0, -1.0)
+    store, path = make_store(tmp_path, X, y, blocks=2), tmp_path / "m.model"
+    settings = {"loss": loss, "C": C, "tol": 1e-6, "max_passes": 5000}
+    found = []
+    for more in ({"solver": "dual"}, {"solver": "newton"}, {"solver": "dual", "warm_start": True}):
+        resume = None if "warm_start" in more else False
+        model, report = sbm.train(store, path, settings | more, resume=resume)
+        assert report["converged"]
+        found.append([report["n_support"], report.get("n_free", 0)])
+        names = {name for name in report if name in ("n_support", "n_free")}
+        assert names == {name for name in model.certificate if name.startswith("n_")}
+    np.testing.assert_allclose(found, [found[0]] * 3, atol=2)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])

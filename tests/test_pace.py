@@ -1,7 +1,9 @@
 """Rounds, blocks and cache size chosen during training."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 
 from sbm.engine.pace import (
@@ -10,6 +12,7 @@ from sbm.engine.pace import (
     choose_blocks,
     choose_cache_rows,
     choose_rounds,
+    foresee_passes,
     is_falling,
     passes_left,
 )
@@ -89,6 +92,39 @@ def test_passes_left_follow_the_latest_gaps():
     assert passes_left([0.5], 1e-3) is None
     assert passes_left([math.inf, 1e300], 1e-3) is passes_left([1.0, math.inf], 1e-3) is None
     assert passes_left([1e300, 1e299], 1e-10) == pytest.approx(309, rel=1e-9)  # 1e309 is infinite
+
+
+@pytest.mark.parametrize(
+    ("gaps", "left"),
+    [
+        ([0.5**k for k in range(6)], math.log2(1000 / 32)),
+        ([1e9, 1e6, *(0.5**k for k in range(7))], math.log2(1000 / 64)),
+        ([1.0, 0.1, 0.01], 1.0),
+        ([1.0, 0.01], None),  # the first passes differ
+        ([1.0, 0.01, 0.005], None),
+        ([1 / k for k in range(1, 40)], None),  # falls more and more slowly
+        ([k**-0.5 for k in range(1, 9)], None),
+        ([0.5, 0.6], None),
+        ([0.5, 0.4999, 0.4998], None),
+        ([0.5, 0.005, 0.0005], 0.0),
+        ([0.5], None),
+        ([], None),
+        ([math.inf, 1.0, 0.1], None),
+    ],
+)
+def test_passes_are_foreseen_only_from_a_trend(gaps, left):
+    assert foresee_passes(gaps, 1e-3) == (left if left is None else pytest.approx(left))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_foreseen_passes_never_grow_with_a_falling_gap(seed):
+    random = np.random.default_rng(seed)
+    steps = np.sort(random.uniform(-0.7, 0.0, 40))  # more and more slowly
+    gaps = np.exp(np.cumsum(steps)).tolist()
+    shown = [foresee_passes(gaps[:k], 1e-6) for k in range(1, 41)]
+    pairs = [(a, b) for a, b in itertools.pairwise(shown) if None not in (a, b)]
+    assert pairs
+    assert all(a >= b for a, b in pairs)
 
 
 @pytest.mark.parametrize(

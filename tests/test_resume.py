@@ -277,8 +277,8 @@ def test_unfinished_training_needs_same_settings(hinge, tmp_path):
     path, options = tmp_path / "m.model", options_of(threads=2)
     stop(store, path, options)
     for others, facts in (
-        ({"C": 2.0, "cache_frac": 0.25}, ("-C 1.0 (now 2.0), --cache-frac 0.5 (now 0.25)",)),
-        ({"mem": "500MB"}, ("--mem 400000000 (now 500000000)",)),
+        ({"C": 2.0, "cache_frac": 0.25}, ("-C 1 (now 2), --cache-frac 0.5 (now 0.25)",)),
+        ({"mem": "500MB"}, ("--mem 400 MB (now 500 MB)",)),
     ):
         text = refused(SettingsError, store, path, {**options, **others})
         assert all(fact in text for fact in (f"{path}.run", "--fresh", *facts)), text

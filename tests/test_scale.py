@@ -10,8 +10,11 @@ from families import Case, make_store
 from helpers import full_weights, write_rows
 
 import sbm
+from sbm.engine.progress import Progress
 from sbm.programs.train import train_ranks
 from sbm.programs.training.job import TrainOptions
+from sbm.programs.training.scales import scale_features
+from sbm.store.blocks import BlockStore
 
 N_ROWS, FEATURES = 400, 7
 
@@ -88,6 +91,31 @@ def test_ranks_find_the_same_scales(tmp_path: Path) -> None:
 
         theirs = threads.in_threads(2, one)[0][0]
         np.testing.assert_allclose(theirs.W, model.W, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [24, 49, 12_345])
+def test_constant_columns_have_scale_one(rows: int, dtype: str, tmp_path: Path) -> None:
+    random, eps = np.random.default_rng(rows), float(np.finfo(dtype).eps)
+    sizes = [0.05, 0.09, 0.23, 0.3047170797544314, -98.6, 2026.0, 1.0, 1e-30, -7e30, 1 / 3]
+    near = np.outer(1 + eps * random.integers(0, 2, rows), sizes)  # the last bit differs
+    some = np.full((rows, 1), 0.23) * (random.random((rows, 1)) < 0.5)
+    real = 0.3 * (1 + 100 * eps * random.integers(0, 2, (rows, 1)))
+    X = np.hstack([np.tile(sizes, (rows, 1)), near, some, real]).astype(dtype).astype(float)
+    path = make_store(tmp_path, X, np.where(random.random(rows) < 0.5, 1.0, -1.0), blocks=3,
+                      dtype=dtype)  # fmt: skip
+
+    def scales(comm: Any = None) -> Any:
+        store = BlockStore(path)
+        store.scaling = "std"
+        scale_features(store, Progress(), comm)
+        assert store.scales is not None
+        return store.scales[np.argsort(store.read_feature_ids())]
+
+    for found in (scales(), *threads.in_threads(3, scales)):
+        assert (found[:-2] == 1.0).all()
+        centred = X[:, -2:] - X[0, -2:]
+        np.testing.assert_allclose(found[-2:], centred.std(axis=0), rtol=1e-2)
 
 
 def test_resume_and_changed_scale(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ RANGES = {
     "comm_timeout": ({"10m": 600.0}, ["late"]),
     "checkpoint_every": ({0: 0.0}, ["often"]),
     "threads": ({1: 1, None: None}, [0, 1.5]),
+    "remote_timeout": ({"5m": 300.0, 0.5: 0.5}, [0, "0s", "soon", None]),
 }  # fmt: skip
 
 

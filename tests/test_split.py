@@ -275,7 +275,8 @@ def test_rare_features_are_dropped_as_if_never_present(
         if before:  # then the rows are appended, and ids of the store stay
             split([written(folder, "a.svm", as_text(before))], folder / name, dtype=dtype)
     options: dict[str, Any] = {
-        "blocks": blocks, "dtype": dtype, "append": bool(before), "force": True, "threads": 2
+        "blocks": blocks, "dtype": dtype, "append": bool(before), "force": True, "threads": 2,
+        "new_labels": True,
     }  # fmt: skip
     whole = written(folder / "whole.dir", "b.svm", as_text(rows))
     cleaned = written(folder / "cleaned.dir", "b.svm", as_text(kept))
@@ -332,7 +333,7 @@ def test_append_keeps_blocks_ids_and_labels(tmp_path):
     for k in (1, 2):
         source = written(tmp_path, f"{k}.svm", texts[k])
         inputs, target = ([store, source], None) if k == 1 else ([source], store)
-        report = split(inputs, target, blocks=2, append=True, seed=k)
+        report = split(inputs, target, blocks=2, append=True, seed=k, new_labels=True)
         assert (report["rows"], report["blocks"], report["rows_in_all"]) == (200, 2, 200 + 200 * k)
     rows = store_rows(store)
     assert rows[:3] == old_rows

@@ -103,7 +103,7 @@ def test_read_error_names_the_file(
         readinto = read
 
     path = write(tmp_path / f"a.svm{ending}", PACK[ending](TEXT))
-    monkeypatch.setattr("sbm.inputs.text._open", lambda name, patience: BadDisk(name))
+    monkeypatch.setattr("sbm.inputs.text._open", lambda source, patience: BadDisk(source.name))
     said = refusal(path)
     assert said.startswith(f"{path}: ")
     assert "Input/output error" in said
@@ -245,7 +245,8 @@ def test_very_many_files_are_read_as_few_sources(tmp_path: Path, few_sources: No
         folder = tmp_path / str(n)
         folder.mkdir()
         whole = write(tmp_path / f"{n}.svm", write_many(folder, n))
-        store = sbm.split(folder / "*", tmp_path / f"{n}.sbm", shuffle=False, blocks=1)
+        options = {"shuffle": False, "blocks": 1, "new_labels": True}
+        store = sbm.split(folder / "*", tmp_path / f"{n}.sbm", **options)
         one = sbm.split(whole, tmp_path / f"{n}-one.sbm", shuffle=False, blocks=1)
         assert [store[k] for k in ("rows", "nnz", "features")] == [
             one[k] for k in ("rows", "nnz", "features")

@@ -197,16 +197,6 @@ def test_cut_blocks_keep_optimum(store, tmp_path):
 # --------------------------------------------------------------------------- unusual data
 
 
-@pytest.mark.parametrize(("label", "column"), [(5.0, 1), (-2.0, 0)])
-def test_single_label_is_always_predicted(tmp_path, label, column):
-    (tmp_path / "d.svm").write_text(f"{label:g} 1:1 2:2\n{label:g} 2:1\n")
-    sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm")
-    model, report, _ = fit(tmp_path / "d.sbm", C=10.0, tol=1e-10, max_passes=1000)
-    assert report["converged"]
-    assert model.labels[column] == label
-    assert sbm.predict(model, tmp_path / "d.svm")["accuracy"] == 1.0
-
-
 def test_rows_without_features_have_zero_weights(tmp_path):
     (tmp_path / "d.svm").write_text("+1\n-1\n+1\n+1 7:0\n-1 8:0\n")
     sbm.split([tmp_path / "d.svm"], tmp_path / "d.sbm")
@@ -243,7 +233,7 @@ def test_invalid_data_and_settings_are_refused(tmp_path, monkeypatch, data, opti
 
 def test_unusual_labels_are_reported():
     class Labelled:
-        name, n_rows, label_names = "d", 9, ()
+        name, n_rows, label_names, label_counts = "d", 9, (), ()
 
         def __init__(self, labels):
             self.labels = labels

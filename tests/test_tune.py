@@ -8,14 +8,14 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers import write_rows
+from helpers import Passes, write_rows
 
 import sbm
 from sbm.cli import cli
 from sbm.engine.learners import Folds
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training import newton
+from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.programs.training import newton, training
 from sbm.programs.tuning.state import Tuning
 from sbm.rows import Rows
 from sbm.units import parse_grid
@@ -144,6 +144,8 @@ def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Tuning, "give_up", stop)
+    monkeypatch.setattr(training, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "COMMIT_SHARE", 0.0)
     for threads in (1, 2):
         how = {"loss": loss, "solver": "newton", "tol": 1e-6, "threads": threads, "folds": 3}
         place = tmp_path / str(threads)
@@ -176,10 +178,8 @@ def test_single_label_has_accuracy_but_no_auc(tmp_path, monkeypatch):
         text = write_rows(tmp_path / "one.svm", X, [label] * len(X))
         sbm.split([text], tmp_path / "one.sbm", blocks=3, force=True)
         model, report = tune(tmp_path / "one.sbm", tmp_path, [0.1])
-        found = sbm.predict(model, text)["accuracy"]
-        assert report["settings"][0]["mean"] == pytest.approx(found, abs=0.1)
-        assert abs(found - 0.5) > 0.15
-    with pytest.raises(DataError, match=r"auc .* 3 folds"):
+        assert sbm.predict(model, text)["accuracy"] == report["settings"][0]["mean"] == 1.0
+    with pytest.raises(SettingsError, match=r"auc .* accuracy or macro_f1"):
         tune(tmp_path / "one.sbm", tmp_path, [0.1], metric="auc")
     assert not (tmp_path / "m.model.tune.run").exists()
 
@@ -316,6 +316,29 @@ def test_error_leaves_only_the_run_to_resume(data, tmp_path, monkeypatch):
         with pytest.raises(type(error)):
             tune(data / "2-4.sbm", tmp_path)
         assert os.listdir(tmp_path) == ["m.model.tune.run"]
+
+
+def test_short_passes_have_no_checkpoints(data, tmp_path, monkeypatch):
+    commits, commit = [], Tuning._commit
+    monkeypatch.setattr(Tuning, "_commit", lambda self: commits.append(1) or commit(self))
+    for seconds in (1e9, 0.0):
+        monkeypatch.setattr(training, "COMMIT_SECONDS", seconds)
+        monkeypatch.setattr(training, "COMMIT_SHARE", 0.0)
+        assert commits == []
+        report = tune(data / "2-4.sbm", tmp_path, (0.01, 0.1))[1]
+    assert len(commits) == report["passes"]
+
+
+def test_progress_has_a_line_for_each_value(data, tmp_path):
+    progress = Passes()
+    Cs = (0.001, 0.01, 0.1, 1.0, 10.0)
+    report = sbm.tune(data / "2-4.sbm", tmp_path / "m.model", Cs=Cs, folds=3, progress=progress)[1]
+    lines = [text for text in progress.stages if text.startswith("tune")]
+    assert len(lines) == len({text.split(":")[0] for text in lines}) <= len(Cs)
+    tried = [row["C"] for row in report["settings"] if row["status"] in ("converged", "given up")]
+    for C in tried:
+        (line,) = [text for text in lines if text.startswith(f"tune, C = {C:g}: ")]
+        assert "pass" in line
 
 
 # ----------------------------------------------------------------------------------------- the grid

@@ -3,19 +3,24 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse
 
 import sbm
+from sbm.distributed.comm import SerialComm
 from sbm.errors import MemoryPlanError, StoreError
 from sbm.models.model import Model
 from sbm.models.weights import SparseWeights
-from sbm.programs.training import turns
+from sbm.programs.training import ranks, setup, turns
+from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.turns import divide_classes
 from sbm.store.blocks import BlockStore
 
+PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 N_CLASSES, N_ROWS = 30, 1500
 SETTINGS = {"loss": "hinge", "C": 1.0, "bias": 1.0, "max_passes": 200}
 LITTLE = {**SETTINGS, "mem": "119MB"}  # for a third of the weights and their copy
@@ -96,6 +101,29 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     in_turns(store, tmp_path / "once.model")
     assert path.read_bytes() == (tmp_path / "once.model").read_bytes()
     assert report["passes"] == Model.load(path).info["passes"]
+
+
+@pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model
+def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
+    now, limits = [1000.0], []
+    report = dict.fromkeys((*PROVEN, *ranks._SUMMED, "passes", "bytes_read"), 1.0)
+    report |= {"passes_left": None, "is_falling": True, "resumed": False}
+
+    def train(part):
+        limits.append(part.settings.time_limit)
+        now[0] = max(now[0] + 4.0, 1000.0 + limits[-1]) + after
+        return None, report | {"seconds": {"total": now[0] - 1000.0}}
+
+    for module in (turns, setup):
+        monkeypatch.setattr(module, "clock", lambda: now[0])
+    monkeypatch.setattr(turns, "_join", lambda *some: SimpleNamespace(save=Path.touch))
+    monkeypatch.setattr(turns.Model, "load", lambda *some, **more: None)
+    settings = sbm.Settings(**SETTINGS, time_limit=100.0)
+    job = TrainingPlan(BlockStore(store), tmp_path / "m.model", settings, TrainOptions(),
+                       1000.0, SerialComm())  # fmt: skip
+    _, total = turns.train_in_turns(job, [slice(k, k + 5) for k in range(0, 30, 5)], train)
+    assert len(limits) == 6
+    assert total["seconds"]["total"] == pytest.approx(100.0)
 
 
 def test_turn_has_no_more_classes_than_a_checkpoint_holds(store, monkeypatch):

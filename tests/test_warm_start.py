@@ -190,7 +190,13 @@ def test_appended_classes_and_features_are_learned(nights, tmp_path, case):
     X = np.hstack([X, np.eye(40)[:, :3]])  # three features more, each in one row
     y[::3] = -5  # between the others
     y[1::3] = 9
-    sbm.split([write_rows(tmp_path / "more.svm", X, y)], night.store, append=True, blocks=2)
+    sbm.split(
+        [write_rows(tmp_path / "more.svm", X, y)],
+        night.store,
+        append=True,
+        blocks=2,
+        new_labels=True,
+    )
     model, report, _ = night.warm(threads=1)
     assert model.labels == [-5, -3, 2, 7, 9]
     assert set(model.ids) == set(range(1, N_FEATURES + 4))
@@ -215,10 +221,11 @@ def test_class_without_rows_is_kept(tmp_path):
     case = Case("crammer_singer", 3)
     X, y = case.rows()
     rare = y == LABELS[2]
-    store = make_store(tmp_path, X[~rare], y[~rare], "g", blocks=2)
-    sbm.split([write_rows(tmp_path / "rare.svm", X[rare], y[rare])], store, append=True)
+    store = make_store(tmp_path, X[rare], y[rare], "g", blocks=2)
+    more = write_rows(tmp_path / "more.svm", X[~rare], y[~rare])
+    sbm.split([more], store, append=True, new_labels=True)
     fit(store, "a.model", **options_of(case))
-    assert sbm.expire(store, sources="rare.svm")["labels_without_rows"] == [LABELS[2]]
+    assert sbm.expire(store, sources="g.svm")["labels_without_rows"] == [LABELS[2]]
     options = options_of(case, warm_start=str(tmp_path / "a.model"))
     model, report, _ = fit(store, "b.model", **options)
     assert model.labels == sorted(LABELS)
@@ -346,7 +353,7 @@ def test_invalid_warm_starts_are_refused(nights, tmp_path):
         (night.store, model, {"bias": 1.0}, SettingsError, "a.model.run .*bias 0.5,.* 1.0"),
         (same_sizes, model, {}, StoreError, "a.model.run .*other data than .*same.sbm"),
         (other, model, {}, StoreError, "a.model.run .*other data than .*other.sbm"),
-        (more_labels, model, {}, SettingsError, "1 output in 1 problem, now 3 in 1"),
+        (more_labels, model, {}, SettingsError, "other classes or another solver .1 output, now 3"),
         (night.store, "no.model", {}, StoreError, "no.model does not exist.* --warm-start"),
         (night.store, night.folder / "0.svm", {}, StoreError, "0.svm has no run.* 0.svm.run"),
         (night.store, night.store, {}, StoreError, "g.sbm is a store"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sbm.cli.liblinear import OPTIONS, expand_weights, refuse_cross_validation
+from sbm.cli.liblinear import OPTIONS, expand_weights, other_option, refuse_tuning
 from sbm.cli.options import GROUPS
 from sbm.cli.processes import refuse_several
 from sbm.cli.terminal import Bars, echo
@@ -23,7 +23,13 @@ _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class Commands(click.Group):
-    """Group that lists its commands in the order they were added."""
+    """Group that lists its commands in the order they were added, and takes ``help COMMAND``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn ``help train`` into ``train --help``."""
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order they were added."""
@@ -46,6 +52,15 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **options)
         self.example, self.stopped = example, stopped
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; say what to type instead of an option of another tool."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if instead := other_option(str(self.name), error.option_name):
+                raise SettingsError(instead) from None
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it was started as several processes by mistake."""
@@ -102,7 +117,7 @@ class LiblinearCommand(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Turn -w1 2.5 into an option that click can parse; refuse -v 5."""
-        refuse_cross_validation(args)
+        refuse_tuning(args, self.name == "tune")
         ctx.meta[self.WORDS] = list(args)
         return super().parse_args(ctx, expand_weights(args))
 

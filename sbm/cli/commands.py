@@ -12,6 +12,7 @@ import click
 from sbm import __version__
 from sbm.cli import show
 from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Terminal, shared
+from sbm.cli.liblinear import refuse_their_model, refuse_their_order
 from sbm.cli.options import (
     FILE,
     INPUT_FORMAT,
@@ -20,8 +21,10 @@ from sbm.cli.options import (
     NEW_FILE,
     ON_ERROR,
     PATH,
+    REMOTE_TIMEOUT,
     TEST,
     THREADS,
+    Choice,
     given_settings,
     read_settings,
     settings_of,
@@ -38,6 +41,7 @@ from sbm.settings import Settings
 from sbm.units import parse_grid
 
 _BUDGET = 3  # exit code
+_TYPED = click.core.ParameterSource.COMMANDLINE
 _STORE = click.argument("store", required=False, type=FILE)
 _MODEL = click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
@@ -45,15 +49,25 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
+_STRICT = click.option(
+    "--strict", is_flag=True,
+    help="Refuse a table with other columns than the earlier data, or the model.  "
+    "[default: note the difference]",
+)  # fmt: skip
+_NEW_LABELS = click.option(
+    "--new-labels", is_flag=True,
+    help="Accept a file with labels that the store, or the files before it, do not have.",
+)  # fmt: skip
 # How text is read, by split and train.
 _READING = {
     "blocks": click.option(
         "--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]"
     ),
     "dtype": click.option(
-        "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto",
+        "--dtype", type=Choice(["auto", "float32", "float64"]), default="auto",
         help="Type of values; values that are all 1 take no space.  [default: auto]",
     ),
+    "new_labels": _NEW_LABELS,
     "on_error": ON_ERROR,
     "min_count": click.option(
         "--min-count", type=int, default=1, metavar="N",
@@ -79,6 +93,7 @@ _READING = {
         "--exclude", multiple=True, metavar="COLUMN",
         help="Column of a table to leave out; may be repeated.",
     ),
+    "strict": _STRICT,
     "feature_names": click.option(
         "--feature-names", type=PATH, metavar="FILE",
         help="Names of features, for text that has only ids: a line ID NAME for each.",
@@ -98,7 +113,7 @@ _KEEP_STORE = click.option(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="sbm")
+@click.version_option(__version__, "-V", "--version", prog_name="sbm")
 def cli() -> None:
     """Exact linear models on data bigger than memory.
 
@@ -140,6 +155,7 @@ def cli() -> None:
     help="Replace a store; with --append: accept data that is already there.",
 )
 @some(without(_READING, "blocks", "dtype"))
+@REMOTE_TIMEOUT
 @shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
@@ -214,20 +230,18 @@ def train(
     """
     data, options["warm_start"] = _start(data, options["warm_start"])
     data, keep_store = _kept(data, keep_store)
+    refuse_their_model(data, context.get_parameter_source("model") is not _TYPED)
     reading = {name: options.pop(name) for name in _READING}
     reading["categorical"] = reading["categorical"] or None
     reading["on_error"] = reading["on_error"] or "fail"
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
-    from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.splitting.options import Reading
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
 
-    if test is not None:
-        check_input(test)  # before hours of training
     comm = meet(settings)
     if comm.rank > 0:
         terminal.mute()
@@ -235,7 +249,7 @@ def train(
         how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
-            TrainOptions(resume, is_stopped, terminal, how, while_reading=stopped_at_once),
+            TrainOptions(resume, is_stopped, terminal, how, test, while_reading=stopped_at_once),
         )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report
@@ -248,7 +262,10 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
-            report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+            report["test"] = predict_job(
+                result, test, labels=True, threads=1, remote_timeout=settings.remote_timeout,
+                progress=terminal,
+            )  # fmt: skip
     finally:  # print the training's report even if the test file is invalid
         if terminal.as_json:
             terminal.answer(report, show.train)
@@ -292,7 +309,10 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     sys.exit(_BUDGET)
 
 
-@cli.command(cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt")
+@cli.command(
+    cls=Command, example="sbm predict big.model test.svm.gz -o labels.txt",
+    context_settings={"allow_extra_args": True},
+)  # fmt: skip
 @click.argument("model", type=FILE)
 @click.argument("data", metavar="INPUT", type=PATH)
 @click.option(
@@ -325,15 +345,21 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     help="Require labels, or ignore them.  [default: use labels that are present]",
 )
 @INPUT_FORMAT
+@_STRICT
 @THREADS
+@REMOTE_TIMEOUT
 @shared
-def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
+@click.pass_context
+def predict(
+    context: click.Context, /, terminal: Terminal, model: Path, data: str, **options: Any
+) -> None:
     """Predict the labels of rows and report how good they are.
 
     INPUT is a file, plain or compressed, a store, or - for standard input. A regression model
     predicts numbers. Unknown feature ids are ignored and counted. With many classes, only the most
     frequent and the worst are shown; -v shows all.
     """
+    refuse_their_order(str(model), data, context.args)
     from sbm.programs.predict import predict as job
 
     to_stdout = str(options["output"]) == "-"
@@ -357,8 +383,9 @@ def predict(terminal: Terminal, model: Path, data: str, **options: Any) -> None:
 @click.option(
     "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
+@_NEW_LABELS
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]),
+    "--dtype", type=Choice(["float32", "float64"]),
     help="Type of values; values that are all 1 take no space.  [default: float32]",
 )  # fmt: skip
 @ON_ERROR
@@ -386,6 +413,8 @@ def stream(
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
+    from sbm.inputs.nametable import LabelWords
+    from sbm.inputs.remote import remote_terms
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job
@@ -393,8 +422,6 @@ def stream(
 
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
-    if test is not None:
-        check_input(test)
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
@@ -403,6 +430,11 @@ def stream(
         except ValueError:
             raise SettingsError(f"classes is {classes!r}; write numbers, as in 1,2,3") from None
     settings = given_settings(config, {k: v for k, v in given.items() if k not in names})
+    timeout = settings.get("remote_timeout")
+    if test is not None:
+        numbers = LabelWords({}, "labels of a stream", "convert them")
+        with remote_terms(timeout, terminal.stage):
+            check_input(test, None, numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -421,7 +453,9 @@ def stream(
     for problem in report["problems"]:
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
-        report["test"] = predict_job(result, test, labels=True, threads=1, progress=terminal)
+        report["test"] = predict_job(
+            result, test, labels=True, threads=1, remote_timeout=timeout, progress=terminal
+        )
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
 
@@ -456,7 +490,7 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric",
-    type=click.Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
+    type=Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
 )  # fmt: skip
 @_MODEL
@@ -574,7 +608,7 @@ def check(terminal: Terminal, store: Path) -> None:
     help="File to write.  [default: standard output]",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(["libsvm", "parquet", "feather"]), default="libsvm",
+    "--format", type=Choice(["libsvm", "parquet", "feather"]), default="libsvm",
     help="LIBSVM text, or records of label, indices and values.  [default: libsvm]",
 )  # fmt: skip
 @click.option(
@@ -632,7 +666,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="File to write.  [default: MODEL with the extension of the format]",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
+    "--format", type=Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
     help="Format of the file.  [default: liblinear]",
 )  # fmt: skip
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
@@ -640,6 +674,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     "--test", type=PATH, metavar="FILE",
     help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
+@REMOTE_TIMEOUT
 @shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
     """Write a model in the format of another tool.
@@ -676,11 +711,11 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 
 @cli.command(cls=Command, example="sbm precompile --loss hinge")
 @click.option(
-    "--loss", "losses", type=click.Choice(list(LOSSES)), metavar="NAME", multiple=True,
+    "--loss", "losses", type=Choice(list(LOSSES)), metavar="NAME", multiple=True,
     help="Loss to compile for; repeatable.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32",
+    "--dtype", type=Choice(["float32", "float64"]), default="float32",
     help="Type of values in stores.  [default: float32]",
 )  # fmt: skip
 @THREADS

@@ -1,13 +1,17 @@
 """The options of LIBLINEAR's ``train``, translated to settings.
 
-The table `OPTIONS` defines both the translation and its help.
+The table `OPTIONS` defines both the translation and its help. What cannot be translated is refused
+with the right command.
 """
 
+import glob
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError
@@ -147,15 +151,100 @@ def _multiply(weights: Sequence[str]) -> dict[float, float]:
     return factors
 
 
-def refuse_cross_validation(arguments: Sequence[str]) -> None:
-    """Refuse LIBLINEAR's ``-v 5``, which is `sbm tune` here.
+def refuse_tuning(arguments: Sequence[str], takes_grid: bool = False) -> None:
+    """Refuse LIBLINEAR's ``-v 5``, and its ``-C`` without a value, which are `sbm tune` here.
 
-    Raises `SettingsError` if ``-v`` is followed by a number that is not a file.
+    Raises `SettingsError` if ``-v`` is followed by a number that is not a file, or ``-C`` by none,
+    unless it `takes_grid`.
     """
     for flag, value in pairwise([*arguments, ""]):
+        if flag == "-C" and not takes_grid and not _is_number(value):
+            raise SettingsError(
+                f"-C must be followed by a number, found {repr(value) if value else 'nothing'}; to "
+                "search for the best C, as -C does in LIBLINEAR, use sbm tune --C 0.01:100:x10"
+            )
         folds = value if flag == "-v" else flag.removeprefix("-v")
         if flag.startswith("-v") and re.fullmatch("[0-9]+", folds) and not os.path.exists(folds):
             raise SettingsError(
                 f"-v {folds} is cross-validation in LIBLINEAR, but -v is --verbose here; "
                 f"use sbm tune --folds {folds}"
             )
+
+
+_OF_C = (
+    "is the weight of the penalty elsewhere; here -C is the cost of a row's loss, against ½|w|². "
+    "Use -C 1/lambda, or -C 1/(lambda x rows) if the other tool takes the mean of the losses"
+)
+# Options of other tools, and what to use instead, by command; without a command, those of a
+# training.
+_OTHERS: dict[str, dict[str, str]] = {
+    "": {
+        "--lambda": _OF_C,
+        "--alpha": _OF_C,
+        "--reg": _OF_C,
+        "--l2": _OF_C,
+        "--l1": "is --penalty l1 here, with -C as the cost of a row's loss, against |w|₁",
+        "-R": "(a bias that is not regularised) is --intercept here, without -B",
+        "-m": "(threads) is --threads here",
+        "-b": "(probabilities) is --probability of sbm predict here; other losses than log_loss "
+        "also need sbm train --calibrate",
+    },
+    "predict": {"-b": "(probabilities) is --probability here"},
+}
+_TRAININGS = ("train", "tune", "plan", "stream")
+
+
+def other_option(command: str, option: str) -> str:
+    """Return what to use instead of an option of another tool; empty if it is not known."""
+    known = _OTHERS[""] if command in _TRAININGS else _OTHERS.get(command, {})
+    return f"{option} {known[option]}" if option in known else ""
+
+
+def is_model(name: str) -> bool:
+    """Whether a file is a model of sbm or LIBLINEAR, by its first bytes."""
+    import sbm.models.liblinear  # noqa: F401  adds its reader
+    from sbm.models.model import READERS
+    from sbm.store.container import is_container
+
+    if is_container(Path(name)) or not os.path.isfile(name):
+        return os.path.isfile(name)
+    with open(name, "rb") as file:
+        return file.readline(64).split()[:1] in [[word] for word in READERS]
+
+
+def refuse_their_model(data: Sequence[str], has_no_output: bool) -> None:
+    """Refuse ``train DATA MODEL``, the order of LIBLINEAR.
+
+    Raises `SettingsError` if the last of several inputs is a model, or does not exist.
+    """
+    *first, last = data or [""]
+    if not first or not has_no_output or not any(map(os.path.exists, first)):
+        return
+    from sbm.inputs.formats import names_format
+    from sbm.inputs.remote import is_remote
+
+    is_other = glob.has_magic(last) or is_remote(last) or names_format(last)
+    is_missing = not (os.path.lexists(last) or is_other)
+    if last != "-" and (is_missing or is_model(last)):
+        what = "does not exist" if is_missing else "is a model"
+        raise SettingsError(
+            f"{last} {what}; all names after sbm train are data. To write the model there, use "
+            f"sbm train {shlex.join(first)} -o {shlex.quote(last)}"
+        )
+
+
+def refuse_their_order(model: str, data: str, more: Sequence[str]) -> None:
+    """Refuse ``predict TEST MODEL OUTPUT``, the order of LIBLINEAR.
+
+    Raises `SettingsError` if the model is in the second place, or there are three names.
+    """
+    is_swapped = is_model(data) and not is_model(model)
+    first, second = (data, model) if is_swapped else (model, data)
+    if not more and not is_swapped:
+        return
+    if len(more) > 1:
+        raise SettingsError(f"unexpected argument {more[1]}; predict one input at a time")
+    what = "the model comes first" if is_swapped else f"unexpected argument {more[0]}"
+    output = f" -o {shlex.quote(more[0])}" if more else ""
+    what += " and -o names the output" if is_swapped and more else ""
+    raise SettingsError(f"{what}: sbm predict {shlex.join([first, second])}{output}")

@@ -8,11 +8,26 @@ import click
 
 from sbm.cli.liblinear import DEFAULT_SOLVER, OPTIONS, read_options
 from sbm.errors import SettingsError
-from sbm.settings import SETTINGS, Settings, option_name
+from sbm.settings import SETTINGS, Settings, nearest, option_name
 
 __all__ = [
-    "FILE", "GROUPS", "INPUT_FORMAT", "LAST", "LIBLINEAR", "NEW_FILE", "ON_ERROR", "PATH", "TEST",
-    "THREADS", "given_settings", "read_settings", "settings_of", "some", "without",
+    "FILE",
+    "GROUPS",
+    "INPUT_FORMAT",
+    "LAST",
+    "LIBLINEAR",
+    "NEW_FILE",
+    "ON_ERROR",
+    "PATH",
+    "REMOTE_TIMEOUT",
+    "TEST",
+    "THREADS",
+    "Choice",
+    "given_settings",
+    "read_settings",
+    "settings_of",
+    "some",
+    "without",
 ]  # fmt: skip
 
 Option = Callable[..., Any]
@@ -28,6 +43,19 @@ class _NewFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Choice(click.Choice):  # type: ignore[type-arg]  # generic in new versions only
+    """One of some words; an error suggests the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word. Raises `click.BadParameter` if it is not one of them."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = nearest(str(value), map(str, self.choices))
+            text = error.message.removesuffix(".") + (hint or ".")
+            raise click.BadParameter(text, ctx, param) from None
+
+
 # Without a check that files are readable: their readers report errors, with exit code 1.
 FILE = click.Path(path_type=Path, readable=False)
 NEW_FILE = _NewFile(path_type=Path, readable=False)
@@ -35,11 +63,11 @@ PATH = click.Path(readable=False)  # or a pattern, a URL, "-"
 
 TEST = click.option("--test", type=PATH, metavar="FILE", help="Also predict this file at the end.")
 ON_ERROR = click.option(
-    "--on-error", type=click.Choice(["fail", "skip"]),
+    "--on-error", type=Choice(["fail", "skip"]),
     help="What to do with a malformed line.  [default: fail]",
 )  # fmt: skip
 INPUT_FORMAT = click.option(
-    "--format", type=click.Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
+    "--format", type=Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
     help="Format of the input.  [default: by the extension, else libsvm]",
 )  # fmt: skip
 _NUMBERS = (int, float)
@@ -53,8 +81,8 @@ GROUPS = {
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
-                     "categorical", "weight", "exclude", "feature_names", "names",
-                     "keep_store"), _TEXT),
+                     "categorical", "weight", "exclude", "strict", "feature_names", "names",
+                     "keep_store", "remote_timeout"), _TEXT),
     **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name
@@ -75,7 +103,7 @@ def _make_option(name: str) -> Option:
     if rule.kind is bool:
         typed += f"/--no-{name}"
     elif rule.choices:
-        more["type"] = click.Choice(rule.choices)
+        more["type"] = Choice(rule.choices)
     elif rule.kind in _NUMBERS and not rule.texts:
         more["type"] = rule.kind
     default = setting.default_text
@@ -85,6 +113,7 @@ def _make_option(name: str) -> Option:
 
 
 THREADS = _make_option("threads")
+REMOTE_TIMEOUT = _make_option("remote_timeout")
 _CONFIG = click.option(
     "--config", type=FILE, metavar="FILE",
     help="TOML file of settings, named like the options; options override it.",

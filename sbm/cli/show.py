@@ -72,7 +72,9 @@ def expire(report: Report) -> Lines:
         f"{format_size(report['bytes'])}; {count(report['rows_left'], 'row')} left"
     )
     for label in report["labels_without_rows"]:
-        yield f"label {format_number(label)} has no rows left; the store keeps it as a class"
+        yield f"label {format_label(label)} has no rows left; the store keeps it as a class"
+    for label in report["labels_dropped"]:
+        yield f"label {format_label(label)} has no rows left; the store no longer has it"
 
 
 def check(report: Report) -> Lines:
@@ -185,17 +187,21 @@ def train(report: Report) -> Lines:
         f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if report.get("only_label") is not None:
+        yield f"the model predicts only the label {report['only_label']}"
     if report.get("switched_after") is not None:
         yield f"solver: {_solver(report)}"
     if report.get("validation"):
         yield from _validation(report)
     if report["was_finished"]:  # its cost is not that of this command
         return
+    used = []
     if "n_nonzero" in report:
-        used = f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0"
-    else:
-        used = f"{count(report['n_support'], 'support vector')} ({report['n_free']:,} free)"
-    yield f"{used}, {count(report['updates'], 'update')}"
+        used.append(f"{report['n_nonzero']:,} of {count(report['n_weights'], 'weight')} not 0")
+    if "n_support" in report:
+        free = f" ({report['n_free']:,} free)" if "n_free" in report else ""
+        used.append(count(report["n_support"], "support vector") + free)
+    yield ", ".join([*used, count(report["updates"], "update")])
     yield (
         f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
         f"{format_size(report['bytes_read'])} read, "
@@ -236,11 +242,12 @@ def not_converged(report: Report, settings: Settings) -> Lines:
     used_up = "--max-passes" if report["passes"] == settings.max_passes else "--time-limit"
     left, is_falling = report.get("passes_left"), report["is_falling"]
     more = f"about {count(max(1, round(left)), 'more pass')}" if left else ""
-    slow = f", and the gap falls slowly ({more} at this rate)" if more else ""
+    slow = f"falls slowly ({more} at this rate)" if more else "hardly falls"
     yield (
         f"sbm: not converged: relative gap {report['relative_gap']:.2e} is above --tol "
         f"{settings.tol:g}"
-        + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else slow)
+        + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else "")
+        + ("" if is_falling else f", and the gap {slow}")
     )
     helps = ["--scale std"] if report.get("scales_differ") else []
     if settings.penalty != "l2":
@@ -253,7 +260,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
             helps += ["a larger --mem", "fewer blocks"]
     if not is_falling and settings.loss != "one_class":
         helps.append("a smaller -C")
-    if left and helps:
+    if report["passes"] > 1 and helps:
         yield f"sbm: this may help: {', '.join(helps)}"
     if not is_falling and settings.loss == "one_class":
         yield (
@@ -391,6 +398,8 @@ def stream(report: Report) -> Lines:
         f"{report['model']}: {count(report['rows'], 'row')} in {count(report['blocks'], 'block')}"
         f", {count(report['features'], 'feature')}{loss}"
     )
+    if len(report["labels"]) == 1:
+        yield f"the model predicts only the label {format_label(report['labels'][0])}"
     bound = "" if report["dual"] is None else f"optimum at least {report['dual']:.8g}, "
     peak = format_size(report["peak_rss_bytes"])
     yield (

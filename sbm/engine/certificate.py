@@ -44,7 +44,7 @@ def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
 
 
 def certify(
-    engine: Engine, change: Change | None = None, within: float = 0.0
+    engine: Engine, change: Change | None = None, within: float = 0.0, beyond: float = 0.0
 ) -> tuple[Certificate, Found]:
     """Certify the active learners as one model.
 
@@ -58,6 +58,8 @@ def certify(
         See `certify_each`.
     within : float
         Relative gap that is small enough to keep the weights as they are.
+    beyond : float
+        Tolerance of the number of support vectors.
 
     Returns
     -------
@@ -65,17 +67,20 @@ def certify(
     found : dict
         See `certify_each`.
     """
-    found = certify_each(engine, change=change)
+    found = certify_each(engine, change=change, beyond=beyond)
     certificate = Certificate.total([one for one, _ in found.values()])
     if certificate.drift > MOST_DRIFT and certificate.relative_gap > within:
         replace_weights(engine, found)
-        found = certify_each(engine)
+        found = certify_each(engine, beyond=beyond)
         certificate = Certificate.total([one for one, _ in found.values()])
     return certificate, found
 
 
 def certify_each(
-    engine: Engine, groups: Sequence[Group] | None = None, change: Change | None = None
+    engine: Engine,
+    groups: Sequence[Group] | None = None,
+    change: Change | None = None,
+    beyond: float = 0.0,
 ) -> Found:
     """Evaluate primal and dual of every active learner at fixed W and alphas.
 
@@ -89,6 +94,8 @@ def certify_each(
     change : callable, optional
         ``change(visit, learner)`` is called first for each block and learner, and may change the
         alphas.
+    beyond : float
+        See `certify`.
 
     Returns
     -------
@@ -98,7 +105,8 @@ def certify_each(
     """
     active = engine.active
     certifiers = {
-        one.number: Certifier(one.solver.problem, one.solver.W, one.solver.W_seen) for one in active
+        one.number: Certifier(one.solver.problem, one.solver.W, one.solver.W_seen, beyond)
+        for one in active
     }
 
     def add(visit: LoadedBlock, group: Group) -> None:

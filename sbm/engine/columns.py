@@ -297,7 +297,7 @@ class ColumnPasses:
         sizes: FeatureSizes,
         counts: bool = False,
         collect: npt.NDArray[np.int32] | None = None,
-    ) -> int:
+    ) -> None:
         """Read all rows once.
 
         Parameters
@@ -313,11 +313,6 @@ class ColumnPasses:
             Whether to count the sizes, before anything is collected.
         collect : ndarray, int32, optional
             Features whose columns replace those in memory.
-
-        Returns
-        -------
-        int
-            Rows with θ ≠ 0, over all models; 0 without `looks`.
         """
         kernels = load("sbm.solver.kernels.l1")
         begin = clock()
@@ -342,11 +337,9 @@ class ColumnPasses:
             self._take_labels(block, rows, first)
             self._map(lambda task: task(rows, first), work)  # noqa: B023  called at once
             after_block()
-        support = 0
         if looks:
-            support = self.finish()
+            self.finish()
         self.seconds.certify += clock() - begin
-        return support
 
     def _blocks(self, what: str) -> Iterator[tuple[Rows, int]]:
         """Yield every block with the number of its first row, in the order of the store."""
@@ -363,9 +356,9 @@ class ColumnPasses:
         self.seconds.disk = self.reader.disk_seconds
         self._progress.finish()
 
-    def finish(self) -> int:
-        """Compute objectives and lower bounds of all models; return the rows with θ ≠ 0."""
-        return sum(self.for_each_fit(lambda fit, scratch: fit.finish(scratch, self.spread())))
+    def finish(self) -> None:
+        """Compute objectives and lower bounds of all models."""
+        self.for_each_fit(lambda fit, scratch: fit.finish(scratch, self.spread()))
 
     def _take_labels(self, block: int, rows: Rows, first: int) -> None:
         """Copy labels and weights of a block; the weight of a row that is held out is 0."""

@@ -36,7 +36,8 @@ from sbm.store.blocks import BlockStore
 
 __all__ = [
     "LARGE_SAMPLE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
-    "choose_cache_rows", "choose_rounds", "choose_workers", "is_falling", "passes_left",
+    "choose_cache_rows", "choose_rounds", "choose_workers", "foresee_passes", "is_falling",
+    "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
@@ -206,6 +207,35 @@ def passes_left(gaps: Sequence[float], tol: float) -> float | None:
         return None
     digits = math.log(gaps[-1]) - math.log(tol)  # the quotient may overflow
     return max(0.0, digits / -min(slope, math.log(SLOWEST)))
+
+
+def foresee_passes(gaps: Sequence[float], tol: float) -> float | None:
+    """Return `passes_left` if it can be trusted, for a person to read.
+
+    A rate is a trend if it has made the estimate fall: if the gap falls more and more slowly, each
+    estimate is larger than the ones before, and none of them is right.
+
+    Parameters
+    ----------
+    gaps : sequence of float
+        Relative gaps of the passes so far of one solver.
+    tol : float
+
+    Returns
+    -------
+    float or None
+        None without a trend.
+    """
+    left = passes_left(gaps, tol)
+    if left is None or left == 0.0:
+        return left
+    late = gaps[-LATE:]
+    before = [passes_left(late[:k], tol) for k in range(2, len(late))]
+    before.append(passes_left(gaps[:-1], tol))  # may begin a pass earlier
+    known = [some for some in before if some is not None]
+    slope = _slope(gaps)
+    is_trend = slope is not None and slope < math.log(SLOWEST)
+    return left if is_trend and left <= min(known, default=0.0) else None
 
 
 def _slope(gaps: Sequence[float]) -> float | None:

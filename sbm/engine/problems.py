@@ -1,5 +1,6 @@
 """Create optimization problems from settings and labels, and a model from weights."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,8 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
-from sbm.settings import Settings
+from sbm.settings import Settings, nearest
+from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
 from sbm.units import format_label, format_number
@@ -20,10 +22,12 @@ __all__ = [
     "by_label",
     "check_options",
     "choose_task",
+    "is_mirrored",
     "label_places",
     "label_warning",
     "make_model",
     "make_problems",
+    "model_codes",
     "model_labels",
 ]  # fmt: skip
 
@@ -85,8 +89,6 @@ def make_problems(
     if task == "classification":
         return _classify(settings, loss, rows, counts)
     check_options(settings)
-    if settings.class_weight:
-        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     if rows.label_names:
@@ -122,10 +124,10 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
     task = choose_task(settings, LOSSES[settings.loss])
     if task != "classification" or not labels:
         return None
-    if len(labels) == 1:
+    if len(only := _codes_with_rows(rows)) == 1:
         return (
-            f"all rows of {rows.name} have the label {label_texts(rows)[0]}; "
-            "there is only one class to learn"
+            f"all rows of {rows.name} have the label {label_texts(rows)[only[0]]}; "
+            "the model predicts no other"
         )
     fractions = [label for label in labels if not float(label).is_integer()]
     if fractions and len(labels) > 2:
@@ -147,21 +149,22 @@ def _classify(
             f"{rows.name} has real-valued labels, but {settings.loss} needs classes; "
             "use --loss epsilon_insensitive or another regression loss"
         )
-    if loss.joint and len(labels) < 2:
+    present = _codes_with_rows(rows)
+    if len(present) == 1 and (loss.joint or settings.intercept):
         raise DataError(
-            f"all rows of {rows.name} have the label {texts[0]}; "
-            f"{settings.loss} needs at least two classes"
-        )
-    if settings.intercept and len(labels) < 2:
-        raise DataError(
-            f"all rows of {rows.name} have the label {texts[0]}; "
-            "intercept needs at least two classes"
+            f"all rows of {rows.name} have the label {texts[present[0]]}; "
+            f"{settings.loss if loss.joint else 'intercept'} needs at least two classes"
         )
     check_options(settings)
+    if settings.positive is not None and len(labels) > 2 and len(present) > 1:
+        raise SettingsError(
+            f"positive names one of two classes, but {rows.name} has {len(labels):,} labels; leave "
+            "it out"
+        )
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
     is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
-    if loss.joint or (len(labels) > 2 and is_listed):
+    if loss.joint or (len(labels) > 2 and is_listed and len(present) > 1):
         costs = settings.C * np.array(weights)
         return [MultiProblem(loss, costs, settings.C, settings.bias)]
 
@@ -170,12 +173,15 @@ def _classify(
         bias, intercept = settings.bias_value, settings.intercept
         return Problem(loss, C * weight, C * other, positive, bias, intercept=intercept)
 
-    if len(labels) > 2:
+    if len(labels) > 2 and len(present) > 1:
         return [one(k, weight, 1.0) for k, weight in enumerate(weights)]
-    # A single class is also a valid problem: its rows are positive if the label is above 0.
-    positive = int(np.argmax(labels)) if len(labels) == 2 else (0 if labels[0] > 0 else -1)
-    other = 1 - positive if len(labels) == 2 else 0
-    return [one(positive, weights[positive] if positive >= 0 else 1.0, weights[other])]
+    if len(labels) == 2:
+        positive = _positive_code(settings, rows, labels)
+        return [one(positive, weights[positive], weights[1 - positive])]
+    # A single class is also a valid problem. Its rows are positive if the label is above 0, as they
+    # will be if a label on the other side of 0 is added.
+    code = present[0]
+    return [one(code if labels[code] > 0 else -1, weights[code], weights[code])]
 
 
 def _class_weights(
@@ -195,6 +201,31 @@ def _class_weights(
                 + (", ..." if len(shown) > 6 else "")
             )
     return [given.get(text, 1.0) for text in texts]
+
+
+def _positive_code(settings: Settings, rows: Labelled, labels: list[float]) -> int:
+    """Return the class code of the positive one of two labels.
+
+    Raises `SettingsError` if the setting names another label.
+    """
+    texts, positive = label_texts(rows), settings.positive
+    if positive is None:
+        return int(np.argmax(labels))
+    with contextlib.suppress(ValueError):
+        positive = positive if positive in texts else format_number(float(positive) + 0.0)
+    if positive not in texts:
+        first, second = (text for _, text in sorted(zip(labels, texts, strict=True)))
+        raise SettingsError(
+            f"positive is {settings.positive}, but the labels are {first} and {second}"
+            f"{nearest(positive, texts)}"
+        )
+    return texts.index(positive)
+
+
+def _codes_with_rows(rows: Labelled) -> list[int]:
+    """Return the class codes that have rows; all of them if their rows are not counted."""
+    n = len(rows.labels or [])
+    return [k for k, rows_of in enumerate(rows.label_counts) if rows_of] or list(range(n))
 
 
 def label_texts(rows: Labelled) -> list[str]:
@@ -251,6 +282,12 @@ def check_options(settings: Settings) -> None:
             f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
             f"{' or '.join(_SPARSE)}"
         )
+    if settings.positive is not None and choose_task(settings, loss) != "classification":
+        raise SettingsError(f"positive does not apply to {loss.name}, which has no classes")
+    if settings.positive is not None and loss.joint:
+        raise SettingsError(
+            f"positive does not apply to {loss.name}, which has a decision value for each class"
+        )
     if settings.bias and settings.intercept:
         raise SettingsError("bias and intercept exclude each other; leave out one of them")
     if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
@@ -264,6 +301,16 @@ def check_options(settings: Settings) -> None:
         raise SettingsError(
             f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
+    has_classes = choose_task(settings, loss) == "classification"
+    if settings.class_weight and not has_classes:
+        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
+    if settings.calibrate and loss.name == "log_loss":
+        raise SettingsError(
+            "log_loss already gives probabilities (its decision values are log odds); "
+            "leave out --calibrate"
+        )
+    if settings.calibrate and not has_classes:
+        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
 
 
 def make_model(
@@ -292,10 +339,9 @@ def make_model(
     -------
     Model
     """
-    proven = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
     facts = {
         "rounds": report["rounds"],
-        "certificate": {name: report[name] for name in proven},
+        "certificate": proven(report),
         "converged": report["converged"],
         "passes": report["passes"],
         "updates": report["updates"],
@@ -311,26 +357,23 @@ def make_model(
     }
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
-    labels = model_labels(problems[0], store)[classes]
     weights = [store.unscaled(W) for W in weights]
     if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
         raise DataError(TOO_LARGE)
     ids = store.read_feature_ids()
-    model = assemble_model(ids, labels, settings, problems, weights, facts)
+    model = assemble_model(ids, store, settings, problems, weights, facts, classes)
     model.names = store.read_names()
-    if problems[0].classify and len(labels) == len(store.label_names[classes]):
-        words = dict(zip(labels, store.label_names[classes], strict=True))
-        model.label_names = [words[label] for label in model.labels]
     return model
 
 
 def assemble_model(
     ids: npt.NDArray[np.int64],
-    labels: list[float],
+    rows: Labelled,
     settings: Settings,
     problems: Sequence[AnyProblem],
     weights: Sequence[npt.NDArray[np.float64]],
     facts: dict[str, Any],
+    classes: slice = slice(None),
 ) -> Model:
     """Create a model from weights, feature ids and labels.
 
@@ -339,24 +382,30 @@ def assemble_model(
     Parameters
     ----------
     ids : ndarray, shape (n_features,), int64
-    labels : list of float
-        By class code; empty for targets.
+    rows : Labelled
+        The rows of the training.
     settings, problems
         Those of the training.
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
         W of each problem, including the row of the bias feature.
     facts : dict
         Further entries of `Model.info`.
+    classes : slice
+        Class codes of the weights.
 
     Returns
     -------
     Model
     """
-    W = by_label(weights, labels)
+    problem, known = problems[0], range(len(rows.labels or []))[classes]
+    codes = [code for code in model_codes(problem, rows) if code in known]
+    W = by_label(weights, [code - known.start for code in codes])
+    if len(codes) == 1 and isinstance(problem, Problem) and problem.positive != codes[0]:
+        W = 0.0 - W  # a large value stands for the only label
     n, bias = len(ids), settings.bias_value
     bias_weights = W[n] if bias else np.zeros(W.shape[1])
-    if isinstance(problems[0], OneClass):
-        bias, bias_weights = 1.0, np.array([-problems[0].rho])
+    if isinstance(problem, OneClass):
+        bias, bias_weights = 1.0, np.array([-problem.rho])
     chosen = settings.to_dict()
     # No result depends on them, or `facts` has them.
     for name in ("threads", "checkpoint_every", "validate", "metric", "threshold"):
@@ -364,31 +413,61 @@ def assemble_model(
     return Model(
         ids=ids,
         W=W[:n],
-        labels=sorted(labels),
+        labels=_labels_of(problem, rows, codes),
         bias=bias,
         bias_weights=bias_weights,
         info={"loss": settings.loss, "C": settings.C, "settings": chosen, **facts},
+        label_names=[rows.label_names[code] for code in codes] if rows.label_names else [],
     )
 
 
-def model_labels(problem: AnyProblem, rows: Labelled) -> list[float]:
-    """Return the labels by class code; none for targets."""
+def _labels_of(problem: AnyProblem, rows: Labelled, codes: Sequence[int]) -> list[float]:
     if isinstance(problem, OneClass):
         return [-1.0, 1.0]
-    labels = (rows.labels or []) if problem.classify else []
-    if len(labels) == 1:  # a single class: invent a label for the other one
-        return [0.0, *labels] if labels[0] > 0 else [*labels, 1.0]
-    return labels
+    return [(rows.labels or [])[code] for code in codes]
+
+
+def model_codes(problem: AnyProblem, rows: Labelled) -> list[int]:
+    """Return the class codes in the order of the model's labels; none for targets.
+
+    If all rows have the same label, the model has no other. A model of two labels with one decision
+    value has the negative and then the positive one; others are in ascending order.
+    """
+    if not problem.classify:
+        return []
+    labels, present = rows.labels or [], _codes_with_rows(rows)
+    if len(present) == 1:
+        return present
+    if len(labels) == 2 and isinstance(problem, Problem):
+        return [1 - problem.positive, problem.positive]
+    return sorted(range(len(labels)), key=labels.__getitem__)
+
+
+def model_labels(problem: AnyProblem, rows: Labelled) -> list[float]:
+    """Return the labels of the model in its order; none for targets."""
+    return _labels_of(problem, rows, model_codes(problem, rows))
+
+
+def is_mirrored(positive: int | None, problem: AnyProblem) -> bool:
+    """Return whether the two classes of a problem are swapped, given the positive code before.
+
+    A single class is code 0.
+    """
+    if positive is None or not problem.classify or not isinstance(problem, Problem):
+        return False
+    return (positive == 0) != (problem.positive == 0)
 
 
 def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
-    """Return the position of each class code among the model's sorted labels, shape (n,)."""
-    labels = sorted(model_labels(problem, rows))
-    return np.searchsorted(labels, rows.labels or []) if labels else np.empty(0, np.intp)
+    """Return the position of each class code among the model's labels, shape (n,)."""
+    codes = model_codes(problem, rows)
+    places = np.zeros(len(rows.labels or []), np.intp)
+    places[codes] = np.arange(len(codes))
+    return places
 
 
 def by_label(
-    weights: Sequence[npt.NDArray[np.float64]], labels: list[float]
+    weights: Sequence[npt.NDArray[np.float64]], codes: Sequence[int]
 ) -> npt.NDArray[np.float64]:
     """Sort the columns of several arrays by label.
 
@@ -396,19 +475,19 @@ def by_label(
     ----------
     weights : sequence of ndarray, shape (n, any), float64
         Weights or decision values of each problem, by class code.
-    labels : list of float
-        By class code.
+    codes : sequence of int
+        Class codes in the order of the model's labels; see `model_codes`.
 
     Returns
     -------
     ndarray, shape (n, n_labels), float64
-        Columns in ascending order of the labels. A single column is returned unchanged.
+        A single column is returned unchanged.
     """
     if weights[0].shape[1] == 1 and len(weights) == 1:
         return weights[0]
-    place = np.empty(len(labels), np.intp)  # class code -> column
-    place[np.argsort(labels)] = np.arange(len(labels))
-    W = np.empty((len(weights[0]), len(labels)))
+    place = np.empty(len(codes), np.intp)  # class code -> column
+    place[list(codes)] = np.arange(len(codes))
+    W = np.empty((len(weights[0]), len(codes)))
     first = 0
     for part in weights:
         W[:, place[first : first + part.shape[1]]] = part

@@ -114,6 +114,7 @@ def find_layout(source: Source) -> None:
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
         source.is_sparse = _is_sparse(file.schema)
+        source.header = [] if source.is_sparse else list(file.schema.names)
         source.reader_bytes += file.page_bytes(source.size)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,8 @@ class Columns:
     options: InputOptions
 
     @classmethod
-    def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
-        """Find the columns named in the options.
+    def find(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
+        """Find the columns named in the options, without ids, which take a kernel.
 
         Parameters
         ----------
@@ -70,10 +70,9 @@ class Columns:
         Raises
         ------
         DataError
-            A column is missing (also one of the tables before), a name occurs twice, or two names
-            have the same id.
+            A column is missing (also one of the tables before), or a name occurs twice; with
+            `strict`, columns differ from those of the tables before.
         """
-        assert options.hash_bits is not None
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
             raise DataError(f"{place}: found column {twice[0]} twice; names must be unique")
@@ -114,10 +113,25 @@ class Columns:
         if options.labels is False:
             ignored, label = ignored | {label}, -1
         text = {places[name] for name in options.categorical or () if name in places}
-        ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
-        columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), ids, options)
-        columns_of._refuse_collisions(place)
+        columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), _NONE, options)
+        columns_of._refuse_different(place)
         columns_of._refuse_missing(place)
+        return columns_of
+
+    @classmethod
+    def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
+        """Find the columns and their ids; see `find`.
+
+        Raises
+        ------
+        DataError
+            Also if two names have the same id.
+        """
+        columns_of = cls.find(names, options, place)
+        assert options.hash_bits is not None
+        ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
+        columns_of = replace(columns_of, ids=ids)
+        columns_of._refuse_collisions(place)
         return columns_of
 
     def _features(self) -> list[int]:
@@ -128,6 +142,16 @@ class Columns:
     def features(self) -> list[str]:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
+
+    def _refuse_different(self, place: str) -> None:
+        """With `strict`, raise `DataError` if the features are not those of the tables before."""
+        options = self.options
+        known = options.usual or options.columns or tuple(options.kinds)
+        if options.strict and known and (differ := different_columns(known, self.features)):
+            raise DataError(
+                f"{place}: columns differ from those of {options.whose}: {differ}; mend the file, "
+                "or leave out --strict"
+            )
 
     def _refuse_missing(self, place: str) -> None:
         """Raise `DataError` if a feature of the tables before has no column."""
@@ -262,6 +286,15 @@ class Columns:
                     expected += f", as {words.whose} are numbers; {words.advice}"
             refused.setdefault(row, f"found {shown!r} {expected}")
         return labels
+
+
+def different_columns(known: Sequence[str], names: Sequence[str]) -> str:
+    """Return in words how the columns of a table differ from the known ones; empty if not."""
+    differ = {
+        "missing": [name for name in known if name not in names],
+        "unknown": [name for name in names if name not in known],
+    }
+    return "; ".join(f"{what} {', '.join(some)[:200]}" for what, some in differ.items() if some)
 
 
 def _some(names: Sequence[str], between: str = ", ") -> str:

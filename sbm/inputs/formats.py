@@ -12,18 +12,21 @@ from typing import Any, TypeVar
 
 from sbm.errors import DataError
 from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
+from sbm.inputs.columns import Columns
 from sbm.inputs.libsvm import REASONS, parse_text
+from sbm.inputs.live import Patience
 from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
 from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
 from sbm.inputs.remote import fetch, is_remote, without_query
-from sbm.inputs.table import read_table
+from sbm.inputs.table import read_header, read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import refuse_unknown
+from sbm.store.container import is_container
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
@@ -41,6 +44,7 @@ class Format:
     # ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`
     read: Reader | None = None
     reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
+    header: Callable[[Source], list[str]] | None = None  # reads the names of the columns of a table
     is_hashed: bool = False  # whether features have names that are hashed to ids
     has_words: bool = True  # whether labels may be words
     # whether it is read sequentially, so that pipes and compressed files work
@@ -60,8 +64,11 @@ FORMATS = {
         Format(
             "vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True, has_words=False
         ),
-        Format("csv", (".csv",), read=read_table, is_hashed=True),
-        Format("tsv", (".tsv",), read=partial(read_table, delimiter="\t"), is_hashed=True),
+        Format("csv", (".csv",), read=read_table, header=read_header, is_hashed=True),
+        Format(
+            "tsv", (".tsv",), read=partial(read_table, delimiter="\t"),
+            header=partial(read_header, delimiter="\t"), is_hashed=True,
+        ),
         Format("npz", (".npz",), read=read_npz, is_stream=False, has_words=False),
         Format(
             "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
@@ -114,6 +121,8 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     for source in sources:
         found = FORMATS[source.format]
         source.options = options
+        if is_container(Path(source.name)):
+            raise DataError(f"{source.name} is not a store or text, but another file of sbm")
         if found.is_stream:
             continue
         if not source.comes_again:
@@ -126,13 +135,34 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             )
         if found.name in ARROW:
             if is_remote(source.name):
-                source.copy = fetch(source.name, f".{found.name}")
+                source.copy = fetch(source.name, f".{found.name}", source.size)
             find_layout(source)
         elif is_remote(source.name):
             raise DataError(
                 f"{source.name}: {found.name} files are read locally; download it first"
             )
     return sources
+
+
+def check_headers(sources: Sequence[Source]) -> None:
+    """Check the columns of local tables before anything is compiled or read.
+
+    Raises
+    ------
+    DataError
+        As `Columns.find`.
+    """
+    kinds: dict[str, bool | None] = {}
+    for source in sources:
+        if source.chunks is not None or not source.comes_again or is_remote(source.name):
+            continue
+        header, read = source.header, _kind(source).header
+        if read is not None:
+            header = read(source.again())
+        if header:
+            kinds = kinds or dict(source.options.kinds)
+            place = f"{source.name}:1" if read is not None else source.name
+            Columns.find(header, replace(source.options, kinds=kinds), place)
 
 
 def with_hash_bits(options: InputOptions) -> InputOptions:
@@ -197,10 +227,12 @@ def convert_inputs(
     dtype: str = "float32",
     skip: bool = False,
     largest_line: int | None = None,
+    patience: Patience | None = None,
 ) -> Generator[tuple[Source, T]]:
     """Read sources of any format, convert their pieces in threads, and yield them in order.
 
-    Parameters and errors are as in `convert_sources`.
+    Parameters and errors are as in `convert_sources`. With `patience`, each piece is yielded at
+    once.
     """
     largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for _, group in itertools.groupby(sources, lambda source: source.format):
@@ -211,13 +243,14 @@ def convert_inputs(
         if kind.parser is not None:
             yield from convert_sources(
                 texts, pool, convert, ahead=ahead, parse=kind.parser(texts[0].options), dtype=dtype,
-                skip=skip, largest_line=largest_line, reasons=kind.reasons,
+                skip=skip, largest_line=largest_line, reasons=kind.reasons, patience=patience,
             )  # fmt: skip
             continue
         for source in texts:
             assert kind.read is not None
             pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
             if source.chunks is None:  # an iterator of chunks may require this thread
-                pieces = one_ahead(pieces)
+                pieces = one_ahead(pieces, source)
+            most = ahead if patience is None else 0
             with contextlib.closing(pieces):
-                yield from convert_pieces(source, pieces, pool, convert, ahead=ahead, skip=skip)
+                yield from convert_pieces(source, pieces, pool, convert, ahead=most, skip=skip)

@@ -15,6 +15,7 @@ from sbm.errors import DataError
 TAIL = 256  # bytes before a saved position that must match on resume
 _NAP = 0.05  # seconds between two polls
 _LONG = 0.2  # seconds after which a read without data returns None
+_SHORT = 0.005  # the same after data came, for a prompt reader
 _PIPE_BYTES = 1 << 20  # requested pipe size; a larger one means fewer context switches
 
 
@@ -47,6 +48,9 @@ class Patience:
     idle_timeout: float | None = None
     is_over: Callable[[], bool] = lambda: False  # returns whether to stop now
     gave_up: bool = False  # whether waiting stopped before the end of the text
+    # whether what came is needed at once: two reads without data then return None soon, the first
+    # of which ends a piece, and the second the wait for further ones
+    prompt: bool = False
     _last: float = field(default_factory=time.monotonic, init=False)
 
     def came(self) -> None:
@@ -65,6 +69,19 @@ class Patience:
         late = idle and timeout is not None and time.monotonic() - self._last >= timeout
         self.gave_up |= late or self.is_over()
         return self.gave_up
+
+
+def is_idle(file: Any, seconds: float = _SHORT) -> bool:
+    """Whether a file is a pipe that has no data for some seconds, and is not at its end."""
+    return is_pipe(file) and not select.select([file], [], [], seconds)[0]
+
+
+def wait_for_data(file: Any, is_over: Callable[[], bool]) -> bool:
+    """Wait until a file has data or ends; return whether it did before `is_over`."""
+    while is_idle(file, _NAP):
+        if is_over():
+            return False
+    return True
 
 
 def is_pipe(file: Any) -> bool:
@@ -95,6 +112,7 @@ class LiveFile:
         self._follow = follow
         self._is_pipe = is_pipe(file)
         self._in_line = False  # whether the last line read is incomplete
+        self._n_idle = 2  # reads without data since the last data
         self.was_replaced = False
         patience.came()
         if self._is_pipe:
@@ -102,17 +120,21 @@ class LiveFile:
                 fcntl.fcntl(file.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the buffer with the data that is ready; return None after `_LONG` without data."""
-        begin = time.monotonic()
+        """Fill the buffer with the data that is ready; return None after a while without data."""
+        begin, most = time.monotonic(), _LONG
+        if self._patience.prompt and self._n_idle < 2:
+            most = 0.0 if self._n_idle else _SHORT
         while not self._patience.ends():
-            n = self._try(buffer)
+            n = self._try(buffer, min(most, _NAP))
             if n is not None:
+                self._n_idle = 0
                 self._patience.came()
                 self._in_line = n > 0 and buffer[n - 1] != ord("\n")
                 return n
             if self._patience.ends(idle=True):
                 break
-            if time.monotonic() - begin > _LONG:
+            if time.monotonic() - begin >= most:
+                self._n_idle += 1
                 return None
         return self._end_line(buffer) if self._is_pipe else 0
 
@@ -126,10 +148,10 @@ class LiveFile:
             n += 1
         return n
 
-    def _try(self, buffer: memoryview) -> int | None:
+    def _try(self, buffer: memoryview, nap: float) -> int | None:
         """Read once; after a short wait, return None if no data is ready."""
         if self._is_pipe:
-            ready, _, _ = select.select([self._file], [], [], _NAP)
+            ready, _, _ = select.select([self._file], [], [], nap)
             return (self._file.readinto(buffer) or 0) if ready else None
         n = self._file.readinto(buffer)
         if n or not self._follow:
@@ -159,7 +181,14 @@ class Interruptible:
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Fill the buffer; return 0 once patience has ended."""
-        return 0 if self._patience.ends() else self._stream.readinto(buffer)
+        if self._patience.ends():
+            return 0
+        try:
+            return self._stream.readinto(buffer)
+        except KeyboardInterrupt:  # of a remote file, which was waiting
+            if self._patience.ends():
+                return 0
+            raise
 
 
 class _LineEnd:

@@ -13,6 +13,7 @@ from sbm.errors import DataError, SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.names import Names
 from sbm.store.files import reading
+from sbm.units import format_number
 
 NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
 _PART = 1 << 16  # names gathered at a time
@@ -186,6 +187,11 @@ class LabelWords:
                 )
             found = self.numbers[word] = 1.0 + max(self.numbers.values(), default=-1.0)
         return found
+
+    def text(self, label: float) -> str:
+        """Return a label as text: its word, or the number."""
+        words = (word for word, number in self.numbers.items() if number == label)
+        return next(words, format_number(label))
 
     def encode(self, words: Iterable[str]) -> npt.NDArray[np.float64]:
         """Return the numbers of words."""

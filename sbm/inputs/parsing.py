@@ -34,6 +34,9 @@ class InputOptions:
     # ignored and need not be numbers.
     labels: bool | None = True
     columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
+    usual: tuple[str, ...] = ()  # those of most rows, if some of these tables had other ones
+    strict: bool = False  # whether to refuse a table with other columns
+    whose: str = "earlier data"  # what has these columns, for messages
     names: NameTable | None = None  # receives the names of features; None to drop them
     words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
     # whether each column of the tables read so far holds only words; None for CSV
@@ -69,14 +72,16 @@ class InputOptions:
             The record is invalid, or these options contradict it.
         """
         bits, label, weight = (record.get(key) for key in ("hash_bits", "label", "weight"))
-        lists = [record.get(key, []) for key in ("categorical", "exclude", "columns", "numbers")]
+        lists = [
+            record.get(key, []) for key in ("categorical", "exclude", "columns", "numbers", "usual")
+        ]
         if not _is_record(bits, [label, weight], lists):
             raise SettingsError(f"the input options in {what} are invalid; split the data again")
         if self.hash_bits not in (None, bits):
             raise SettingsError(
                 f"hash_bits is {self.hash_bits}, but {what} uses {bits} bits; omit --hash-bits"
             )
-        categorical, exclude, columns, numbers = map(tuple, lists)
+        categorical, exclude, columns, numbers, usual = map(tuple, lists)
         if self.categorical is not None and not {*self.categorical} <= {*categorical}:
             raise SettingsError(
                 f"the categorical columns of {what} are {', '.join(categorical) or 'none'}; omit "
@@ -90,7 +95,7 @@ class InputOptions:
         return replace(
             self, hash_bits=bits, label=label if self.label is None else self.label,
             categorical=categorical, weight=weight, exclude=tuple({*self.exclude, *exclude}),
-            columns=columns, kinds=dict.fromkeys(numbers, False),
+            columns=columns, usual=usual, whose=what, kinds=dict.fromkeys(numbers, False),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ Ids are hashed as Vowpal Wabbit hashes ``| age:33 colour=red``; see `sbm.inputs.
 import csv
 import io
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sbm.errors import DataError
 from sbm.inputs.columns import NO_LABEL, NOT_FINITE, Cells, Columns, as_bytes
 from sbm.inputs.matrices import Batch, refuse_long_row
 from sbm.inputs.parsing import LARGEST_VALUE
-from sbm.inputs.text import PIECE, Source, unpacked
+from sbm.inputs.text import LARGEST_LINE, PIECE, Source, unpacked
 
 _CELLS = 1 << 16  # cells per piece
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
@@ -54,21 +54,37 @@ def read_table(
         lines = _TextLines(io.BufferedReader(stream), source.name, 8 * largest_row)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         records = _records(reader, source.name)
-        names = next(records, (1, []))[1]
+        names = _take_header(records, source)
         if not names:
             return
-        if _CONTROL.search(title := "".join(names)) and _NOT_UTF8.search(title):
-            raise DataError(f"{source.name}:1: found no text; this looks like a binary file")
-        if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
-            raise DataError(
-                f"{source.name}:1: found columns separated by {other!r}; "
-                + ("use --format tsv" if other == "\t" else "separate them with commas")
-            )
         columns = Columns.of(names, source.options, f"{source.name}:1")
         source.columns = columns.features
         refuse_long_row(f"{source.name}:1", len(names), largest_row)
-        while some := _take_records(records, lines, len(names)):
+        while some := _take_records(records, lines, len(names), stream.is_idle):
             yield _batch(columns, some, source.name, LARGEST_VALUE[dtype])
+
+
+def read_header(source: Source, *, delimiter: str = ",") -> list[str]:
+    """Return the names of the columns of a table, as `read_table` reads them; none if it is empty.
+
+    Raises `DataError` if the header is invalid.
+    """
+    with unpacked(source) as stream:
+        lines = _TextLines(io.BufferedReader(stream), source.name, LARGEST_LINE)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        return _take_header(_records(reader, source.name), source)
+
+
+def _take_header(records: Iterator[_Record], source: Source) -> list[str]:
+    names = next(records, (1, []))[1]
+    if _CONTROL.search(title := "".join(names)) and _NOT_UTF8.search(title):
+        raise DataError(f"{source.name}:1: found no text; this looks like a binary file")
+    if len(names) == 1 and (other := next((c for c in ";\t" if c in names[0]), None)):
+        raise DataError(
+            f"{source.name}:1: found columns separated by {other!r}; "
+            + ("use --format tsv" if other == "\t" else "separate them with commas")
+        )
+    return names
 
 
 class _TextLines:
@@ -78,7 +94,7 @@ class _TextLines:
         # Bytes that are not valid UTF-8 are kept: words are compared, not displayed.
         self._text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
         self._name, self._largest = name, largest
-        self.n_characters = 0
+        self.n_characters = self.n_lines = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -93,6 +109,7 @@ class _TextLines:
                 "not fit in --mem; raise --mem"
             )
         self.n_characters += len(line)
+        self.n_lines += line.endswith("\n")
         return line
 
 
@@ -112,13 +129,16 @@ def _records(reader: Any, name: str) -> Iterator[_Record]:
             yield line, cells
 
 
-def _take_records(records: Iterator[_Record], lines: _TextLines, width: int) -> list[_Record]:
-    """Return the next records, about one piece of them."""
+def _take_records(
+    records: Iterator[_Record], lines: _TextLines, width: int, is_idle: Callable[[int], bool]
+) -> list[_Record]:
+    """Return the next records, about one piece of them, or those that a pipe has sent so far."""
     some: list[_Record] = []
     begin = lines.n_characters
     for record in records:
         some.append(record)
-        if len(some) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4:
+        is_full = len(some) * width >= _CELLS or lines.n_characters - begin >= PIECE // 4
+        if is_full or is_idle(lines.n_lines):
             break
     return some
 

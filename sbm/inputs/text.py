@@ -1,11 +1,14 @@
 """Reading text from files, compressed files and pipes, in pieces of whole lines."""
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import glob
 import hashlib
 import io
 import os
+import re
 import sys
 import threading
 from array import array
@@ -28,10 +31,20 @@ from sbm.inputs.live import (
     Readable,
     SourceProgress,
     go_to,
+    is_idle,
+    is_pipe,
+    wait_for_data,
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
-from sbm.inputs.remote import RemoteFile, find_remote, is_remote, remote_size
+from sbm.inputs.remote import (
+    RemoteFile,
+    current_terms,
+    find_remote,
+    is_remote,
+    remote_size,
+    without_query,
+)
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
@@ -66,16 +79,19 @@ class Source:
     is_sparse: bool = False  # whether a file of records holds lists of feature ids
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
     copy: Any = None  # local copy of a remote file
+    terms: Any = field(default_factory=current_terms)  # how to read a remote file
+    is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
     # columns, categorical: columns of a table that are features, and those of them that hold only
     # words
     columns: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)  # all its columns, if known before reading
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
-    ends: "array[int]" = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
 
     @property
     def files(self) -> list[str]:
@@ -89,12 +105,12 @@ class Source:
             return iter(self.chunks) is not self.chunks
         return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
-    def again(self) -> "Source":
+    def again(self) -> Source:
         """Return an unread copy."""
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            window=self.window, more=self.more,
+            window=self.window, more=self.more, terms=self.terms,
         )  # fmt: skip
 
     @property
@@ -124,7 +140,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
         return {
-            "name": "-" if self.name == "-" else Path(self.name).name,
+            "name": "-" if self.name == "-" else Path(without_query(self.name)).name,
             "bytes": self.read,
             "sha256": self.sha256,
             "rows": self.done.rows,
@@ -162,9 +178,10 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
         is_there = name == "-" or os.path.exists(name)
         names = [name] if is_there else sorted(glob.iglob(name, recursive=True))
         if not names:
-            raise DataError(
-                f"{name} does not exist; expected files, glob patterns, or - for standard input"
-            )
+            expected = "files, glob patterns, or - for standard input"
+            if re.match(r"[a-z][a-z0-9+.-]+:/[^/]", name, re.IGNORECASE):
+                expected = "a file; give a URL as a string, with two slashes, not as a Path"
+            raise DataError(f"{name} does not exist; expected {expected}")
         for path in names:
             found += _files_in(path) if os.path.isdir(path) else [path]
     return found
@@ -298,7 +315,7 @@ def _read_pieces(
     is_last: bool,
 ) -> Generator[_TextPiece]:
     """Yield the text of a source in pieces of whole lines; empty pieces while it is idle."""
-    raw = _Files(source) if source.more else _open(source.name, patience)
+    raw = _Files(source) if source.more else _open(source, patience)
     try:
         stream: Readable
         if isinstance(raw, _Files):
@@ -323,7 +340,7 @@ def _read_pieces(
 
 
 @contextlib.contextmanager
-def unpacked(source: Source) -> Iterator[io.RawIOBase]:
+def unpacked(source: Source) -> Iterator[_Unpacked]:
     """Open a source for one sequential read of its decompressed bytes.
 
     The source receives the bytes read on disk and, at the end, their digest.
@@ -333,11 +350,12 @@ def unpacked(source: Source) -> Iterator[io.RawIOBase]:
     DataError
         The file is damaged; raised while reading.
     """
-    raw = _open(source.name, None)
+    raw = _open(source, None)
     try:
         digested = _Digested(raw, source)
-        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name))
-        digested.finish()
+        yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
+        if not source.is_over:
+            digested.finish()
     finally:
         if source.name != "-":
             raw.close()
@@ -360,28 +378,44 @@ def _check_begin(source: Source, text: Bytes) -> None:
 class _Unpacked(io.RawIOBase):
     """The stream of a source as a raw file of the io module."""
 
-    def __init__(self, source: Source, stream: Readable, is_packed: bool) -> None:
+    def __init__(self, source: Source, stream: Readable, is_packed: bool, raw: Any) -> None:
         self._source, self._stream, self._is_known = source, stream, is_packed
+        self._raw, self.n_lines = raw, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        if not is_packed(self._source.name) and not wait_for_data(self._raw, self._is_over):
+            return 0
         n = _fill(self._source, self._stream, memoryview(buffer)) or 0
         if not self._is_known:
             _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
             self._is_known = True
+        if is_pipe(self._raw):
+            text = np.frombuffer(buffer, np.uint8, n)
+            self.n_lines += int(np.count_nonzero(text == ord("\n")))
         return n
 
+    def _is_over(self) -> bool:
+        return self._source.is_over
 
-def _open(name: str, patience: Patience | None) -> Any:
+    def is_idle(self, n_lines: int) -> bool:
+        """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
+        return n_lines >= self.n_lines and is_idle(self._raw)
+
+
+def _open(source: Source, patience: Patience | None) -> Any:
     """Open an input; with patience, do not wait for a writer of a named pipe."""
+    name = source.name
     if name == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed; give file names, or pipe text into it")
-        return sys.stdin.buffer
+        return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # which waits for no full buffer
     if is_remote(name):
-        return RemoteFile(name)
+        return RemoteFile(
+            name, lambda: source.is_over or (patience is not None and patience.ends()), source.terms
+        )
     if patience is None:
         return open(name, "rb", buffering=0)
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -393,12 +427,11 @@ def _resumed(
     source: Source, raw: Any, unpacked: Readable | None, patience: Patience, is_last: bool
 ) -> Readable:
     """Return the text of a source from the saved position on."""
-    file = getattr(raw, "raw", raw)  # standard input has a buffer in front
-    live = LiveFile(file, source.name, patience, follow=patience.follow and is_last)
+    live = LiveFile(raw, source.name, patience, follow=patience.follow and is_last)
     stream = Interruptible(unpacked, patience) if unpacked else _CountedFile(live, source)
     if not source.done.text:
         return stream
-    return go_to(source.done, stream, source.name, patience, None if unpacked else file)
+    return go_to(source.done, stream, source.name, patience, None if unpacked else raw)
 
 
 _BOM = b"\xef\xbb\xbf"  # of UTF-8
@@ -513,17 +546,20 @@ def _last_newline(text: Bytes, size: int) -> int:
     return 0
 
 
-def one_ahead(pieces: Iterator[T]) -> Generator[T]:
-    """Yield the same pieces, prepared one ahead in a thread.
+def one_ahead(pieces: Iterator[T], source: Source) -> Generator[T]:
+    """Yield the same pieces of a source, prepared one ahead in a thread.
 
     Close the generator if it is not exhausted. Otherwise the garbage collector closes it, at any
     time and in any thread, and waits there for the reader, which may deadlock.
     """
     with ThreadPoolExecutor(1, "sbm-read") as reader:
-        coming = reader.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
+        try:
             coming = reader.submit(next, pieces, None)
-            yield piece
+            while (piece := coming.result()) is not None:
+                coming = reader.submit(next, pieces, None)
+                yield piece
+        finally:
+            source.is_over = True
 
 
 class _Parser(Generic[T]):
@@ -607,7 +643,7 @@ def convert_sources(
         pieces = _read_pieces(source, buffers, largest_line, patience, is_last=not coming)
         if patience is not None or source.comes_again:
             # Not for pipes: a thread blocked in a read cannot be stopped.
-            pieces = one_ahead(pieces)
+            pieces = one_ahead(pieces, source)
         broken = None
         with _closed(pieces, patience):
             while True:
@@ -643,7 +679,7 @@ def _closed(pieces: Generator[_TextPiece], patience: Patience | None) -> Iterato
 
 def _take(
     piece: _TextPiece,
-    task: "Future[tuple[ParsedText, T]]",
+    task: Future[tuple[ParsedText, T]],
     skip: bool,
     reasons: Sequence[str],
 ) -> Iterator[tuple[Source, T]]:

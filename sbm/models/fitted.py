@@ -22,6 +22,11 @@ def to_sklearn(model: Any, n_features: int | None = None) -> Any:
     model = model.without_threshold()
     loss, info = model.info.get("loss", ""), model.info.get("settings", {})
     C = float(info.get("C", 1.0))
+    if len(model.labels) == 1:
+        raise SettingsError(
+            f"the model predicts only the label {model.label_texts()[0]}, but classifiers of "
+            "scikit-learn need two or more; use the model's own predict"
+        )
     coef, intercept = coefficients(model, n_features)
     if loss == "one_class":
         estimator: Any = SGDOneClassSVM(nu=float(info.get("nu", 0.5)))

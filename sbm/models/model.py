@@ -73,8 +73,9 @@ class Model:
         Regression models have one output, the prediction. Sparse if it was read from a file and
         would take more than 256 MB.
     labels : list of float
-        Label of each output; for binary models [negative, positive]. In ascending order, except in
-        LIBLINEAR models. Empty for regression.
+        Label of each output; for binary models [negative, positive]. Others are in ascending order,
+        except in LIBLINEAR models. With a single label, no other is predicted. Empty for
+        regression.
     bias : float
         Value of the extra feature; 0 for none.
     bias_weights : ndarray, shape (n_outputs,), float64
@@ -428,7 +429,7 @@ class Model:
         ):
             raise ValueError("a feature id is negative")
         numbers = [*self.labels, self.bias]
-        if len(self.labels) == 1 or not all(map(_is_number, numbers)):
+        if not all(map(_is_number, numbers)):
             raise ValueError("labels or bias are not numbers")
         if outputs != len(self.labels) and (outputs, len(self.labels)) not in ((1, 0), (1, 2)):
             raise ValueError(f"{outputs} columns of weights do not match {len(self.labels)} labels")
@@ -509,7 +510,7 @@ class Model:
 
         A binary decision value of exactly `threshold` means the negative label. With more than two
         classes, the label with the largest decision value is predicted, the first if several are
-        equal.
+        equal. A model of one label predicts it for every row.
 
         Parameters
         ----------
@@ -529,6 +530,8 @@ class Model:
         if self.is_regression:
             return scores
         labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
+        if len(labels) == 1:
+            return np.repeat(labels, len(scores))
         if scores.ndim == 1:
             return labels[(scores > self.threshold).astype(np.intp)]
         scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict

@@ -29,9 +29,9 @@ def calibrate(scores: _Floats, codes: npt.NDArray[np.integer], *, joint: bool) -
     Parameters
     ----------
     scores : ndarray, shape (n,) or (n, n_outputs), float64
-        Decision values. With a single output, values above 0 mean the larger label.
+        Decision values. With a single output, values above 0 mean the second label.
     codes : ndarray, shape (n,), integer
-        Positions of the true labels in the model's ascending labels. Rows with other codes
+        Positions of the true labels in the labels of the model. Rows with other codes
         (-1, or the number of labels) are excluded.
     joint : bool
         Whether all labels share one loss (``crammer_singer``, ``weston_watkins``).
@@ -300,7 +300,8 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
 
     Calibrated models use Platt's sigmoid or the softmax; others (``log_loss``) the sigmoid of the
     decision value. With several labels, one against the rest, the sigmoids are divided by their
-    sum, as in LIBLINEAR's ``-b 1``; if all are 0, the labels are equally likely.
+    sum, as in LIBLINEAR's ``-b 1``; if all are 0, the labels are equally likely. The probability of
+    a single label is 1.
 
     Parameters
     ----------
@@ -326,6 +327,8 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
         with np.errstate(over="ignore"):  # infinity is a probability of 0 or 1
             z = -(values[0] * z + values[1])
     p = _sigmoid(z)
+    if len(model.labels) == 1:
+        return np.ones_like(p)
     if p.shape[1] == 1:
         return np.hstack([_sigmoid(-z), p])  # not 1 - p, which rounds small values to 0
     total = p.sum(axis=1, keepdims=True)

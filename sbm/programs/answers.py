@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.engine.kernels import prepare
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
-from sbm.inputs.formats import convert_inputs, names_record, open_inputs
+from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.live import Patience
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import Source
@@ -78,7 +81,7 @@ def _labelled(
 
 def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Answers:
     """Return the `Answers` for a model and the options of `predict`."""
-    single = model.W.shape[1] == 1
+    single = model.W.shape[1] == 1 and len(model.labels) != 1
     answers = _Single(model, decision) if single else _Multi(model, decision, top)
     return _Probability(model, answers) if probability else answers
 
@@ -193,10 +196,51 @@ _Batch = tuple[
 ]
 
 
-def check_input(data: str | Path) -> None:
+def require_input(data: str | Path) -> None:
     """Raise `DataError` if the input of `predict` is missing."""
     if not _is_store(data):
         open_inputs([data], InputOptions())
+
+
+def check_input(
+    data: str | Path,
+    names: Mapping[str, Any] | None,
+    words: LabelWords,
+    progress: Progress,
+    strict: bool = False,
+) -> None:
+    """Read the first rows of an input of `predict`, which must have labels, before a training.
+
+    Parameters
+    ----------
+    data : str or Path
+    names : mapping or None
+        Options for feature names; see `names_record`.
+    words : LabelWords
+        How labels become numbers.
+    progress : Progress
+        Receives the wait for compiled kernels.
+    strict : bool
+        As in `InputOptions`.
+
+    Raises
+    ------
+    DataError, SettingsError
+        The input is missing, or its first rows do not fit.
+    """
+    sources = sources_of(data, names, words=words, strict=strict)
+    if sources is None:
+        _numbers_of(BlockStore(Path(data)), words)
+        return
+    prepare("predict", "float64", progress)
+    if names_record(sources):
+        prepare("names", "float64", progress)
+    some = [source for source in sources[:1] if source.comes_again]
+    with ThreadPoolExecutor(1, "sbm-parse") as pool:
+        pieces = convert_inputs(some, pool, ParsedText.copy, ahead=0, dtype="float64")
+        with contextlib.closing(pieces):
+            for _ in itertools.islice(pieces, 2):  # an error follows the rows before it
+                pass
 
 
 def sources_of(
@@ -205,6 +249,7 @@ def sources_of(
     kind: str | None = None,
     labels: bool | None = True,
     words: LabelWords | None = None,
+    strict: bool = False,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -214,7 +259,7 @@ def sources_of(
         Options for feature names, from the model; see `names_record`.
     kind : str, optional
         Format of `data`. Default: from its name.
-    labels : bool, optional
+    labels, strict
         As in `InputOptions`.
     words : LabelWords, optional
         Labels of the model.
@@ -228,7 +273,8 @@ def sources_of(
     """
     if _is_store(data):
         return None
-    options = InputOptions(format=kind, labels=labels, words=words or LabelWords({}))
+    words = words or LabelWords({})
+    options = InputOptions(format=kind, labels=labels, words=words, strict=strict)
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)
@@ -237,6 +283,7 @@ def sources_of(
             f"{data} has feature names, but the model was trained on numeric ids; train a model "
             "on data with feature names"
         )
+    check_headers(sources)
     return sources
 
 
@@ -304,7 +351,10 @@ def _text_batches(
     progress.start("predict", sum(s.size for s in sources) if known else None)
     with ThreadPoolExecutor(threads, "sbm-parse") as pool:
         rows = 0
-        pieces = convert_inputs(sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64")
+        pieces = convert_inputs(
+            sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64",
+            patience=None if all(s.comes_again for s in sources) else Patience(prompt=True),
+        )  # fmt: skip
         for _, parsed in pieces:
             rows += len(parsed.labels)
             begins, ends = parsed.indptr[:-1], parsed.indptr[1:]

@@ -4,7 +4,9 @@ The rows added by one run of ``sbm split`` are in separate blocks, so they can b
 rewriting other rows: the manifest is written without these blocks, then their files are removed.
 A later warm start drops their alphas, too.
 
-Feature ids and labels keep their indices and codes, so models and runs stay valid.
+Feature ids and labels keep their indices and codes, so models and runs stay valid. But sources that
+are dropped by name take along the labels that came last and have no rows left, as if these sources
+had never been appended.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.remote import without_query
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
@@ -57,7 +60,8 @@ def expire(
     -------
     dict
         ``store``, ``sources`` (a dict each: name, added, rows, bytes of text), ``rows``, ``blocks``
-        and ``bytes`` dropped, ``rows_left``, ``labels_without_rows``, ``dry_run``.
+        and ``bytes`` dropped, ``rows_left``, ``labels_without_rows``, ``labels_dropped``,
+        ``dry_run``.
 
     Raises
     ------
@@ -88,6 +92,8 @@ def expire(
                 "or remove the folder"
             )
         left = _without(BlockStore(folder), chosen, progress)
+        if before is None and left["labels"] is not None:
+            _drop_last_labels(left["labels"])
         if chosen and not dry_run:
             store_files.write_manifest(folder, left)
             store_files.remove_leftovers(folder, left)
@@ -141,7 +147,7 @@ def _named(
     """Return the generations of the named sources."""
     kept = store_files.kept_generations(manifest)
     known = [source for generation in kept for source in _with_rows(generation)]
-    wanted = {Path(name).name: name for name in names}
+    wanted = {Path(without_query(name)).name: name for name in names}
     missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]
@@ -192,6 +198,16 @@ def _without(store: BlockStore, chosen: Sequence[Generation], progress: Progress
     return manifest
 
 
+def _drop_last_labels(labels: dict[str, Any]) -> None:
+    """Drop the labels with the largest codes that have no rows."""
+    while labels["counts"] and not labels["counts"][-1]:
+        labels["counts"].pop()
+        labels["values"].pop()
+    names = labels.get("names", [])
+    while names and float(len(names) - 1) not in labels["values"]:
+        names.pop()
+
+
 def _count(store: BlockStore, blocks: Sequence[int], progress: Progress) -> npt.NDArray[np.int64]:
     """Return the number of rows of each class code in some blocks."""
     counts = np.zeros(len(store.labels or []), np.int64)
@@ -217,10 +233,13 @@ def _report(
 ) -> dict[str, Any]:
     """Return the totals of the dropped rows."""
     labels, counts = after["labels"], before["labels"]
-    empty = []
+    empty, gone = [], []
     if labels is not None:
-        were = zip(labels["values"], counts["counts"], labels["counts"], strict=True)
+        words = dict(enumerate(counts.get("names", [])))
+        values, n = [words.get(label, label) for label in counts["values"]], len(labels["values"])
+        were = zip(values, counts["counts"], labels["counts"], strict=False)
         empty = [label for label, was, now in were if was and not now]
+        gone = values[n:]
     dropped = {
         key: sum(entry[key] for entry in before["blocks"])
         - sum(entry[key] for entry in after["blocks"])
@@ -237,4 +256,5 @@ def _report(
         "blocks": len(before["blocks"]) - len(after["blocks"]),
         "rows_left": after["rows"],
         "labels_without_rows": empty,
+        "labels_dropped": gone,
     }

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError, require_path
+from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
-from sbm.programs.answers import check_input
+from sbm.programs.answers import require_input
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container
@@ -28,6 +29,7 @@ def export(
     format: str = "liblinear",  # noqa: A002  the option's name
     prune: float | None = None,
     test: str | Path | None = None,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write a model in the format of another tool.
@@ -44,6 +46,8 @@ def export(
         Drop weights with at most this magnitude, except those of the bias.
     test : str or Path, optional
         Text or store to predict with and without the small weights.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote `test`. Default: 60s.
     progress : Progress, optional
         Receives the bytes read of `test`.
 
@@ -66,7 +70,9 @@ def export(
     """
     refuse_unknown("format", format, FORMATS)
     write, ending = FORMATS[format]
-    _check_options(prune, test)
+    progress = Progress.of(progress)
+    with remote_terms(remote_timeout, progress.stage):
+        _check_options(prune, test)
     if not isinstance(model, Model):
         require_path(model, "the model")
     for file, what in ((output, "the output"), (test, "the test")):
@@ -85,7 +91,7 @@ def export(
         model, dropped = _prune(whole, float(prune))
         report |= {"pruned": float(prune), "dropped": dropped}
     if test is not None:
-        report |= _compare(whole, model, test, progress)
+        report |= _compare(whole, model, test, remote_timeout, progress)
     if format != "sbm":
         model = model.without_threshold()
     report["bytes"] = write(model, output, name)
@@ -105,7 +111,7 @@ def _check_options(prune: float | None, test: str | Path | None) -> None:
         )
     if str(test) == "-":
         raise SettingsError("test is -, but it is read twice; give a file or a store")
-    check_input(test)
+    require_input(test)
 
 
 def _name_output(path: Path | None, output: str | Path | None, ending: str) -> Path:
@@ -187,12 +193,13 @@ def _prune(model: Model, threshold: float) -> tuple[Model, int]:
 
 
 def _compare(
-    whole: Model, pruned: Model, test: str | Path, progress: Progress | None
+    whole: Model, pruned: Model, test: str | Path, timeout: float | str | None, progress: Progress
 ) -> dict[str, Any]:
     """Predict the test with both models and compare."""
     measure = "mse" if whole.is_regression else "accuracy"
     before, after = (
-        predict(m, test, labels=True, progress=progress)[measure] for m in (whole, pruned)
+        predict(m, test, labels=True, remote_timeout=timeout, progress=progress)[measure]
+        for m in (whole, pruned)
     )
     change = None if before is None else after - before
     return {

@@ -1,5 +1,6 @@
 """Inspect: the weights of a model in words, and what changed between two models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,16 @@ def _feature(model: Model, row: int) -> dict[str, Any]:
     return {"id": int(model.ids[row]), "name": named if isinstance(named, str) else None}
 
 
+def _mirrored(model: Model) -> Model:
+    """Return the same model of two labels with the other one as the positive label."""
+    W, bias_weights = 0.0 - np.asarray(model.W), 0.0 - model.bias_weights
+    labels, names = model.labels[::-1], model.label_names[::-1]
+    return replace(model, W=W, bias_weights=bias_weights, labels=labels, label_names=names)
+
+
 def _compare(before: Model, after: Model, top: int) -> dict[str, Any]:
+    if before.W.shape[1] == 1 and before.classes_.tolist()[::-1] == after.classes_.tolist():
+        before = _mirrored(before) if len(before.labels) == 2 else before
     ours, theirs = before.classes_.tolist(), after.classes_.tolist()
     outputs = {_label(after, k): k for k in range(after.W.shape[1])}
     pairs = [(k, outputs.get(_label(before, k))) for k in range(before.W.shape[1])]

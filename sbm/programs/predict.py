@@ -20,8 +20,9 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.remote import remote_terms
 from sbm.models.liblinear import load_model
-from sbm.models.metrics import RegressionMetrics
+from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
@@ -44,7 +45,9 @@ def predict(
     confusion: Sequence[str | Path] = (),
     format: str | None = None,  # noqa: A002  its name on the command line
     labels: bool | None = None,
+    strict: bool = False,
     threads: int | None = None,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict labels, or numbers for regression, for a file or a store.
@@ -78,8 +81,12 @@ def predict(
         True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
         label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
         are computed from the other rows.
+    strict : bool
+        Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -123,7 +130,8 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
-    sources = sources_of(data, model.info.get("names"), format, labels, words)
+    with remote_terms(remote_timeout, progress.stage):
+        sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -152,7 +160,7 @@ def predict(
         raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
-        write_confusion(replace(answers.metrics.confusion(), labels=_sorted_texts(model)), path)
+        write_confusion(_with_texts(answers.metrics.confusion(), model), path)
     return {
         **(_with_words(answers.result(), model) if has_labels else {}),
         "rows": rows,
@@ -167,10 +175,10 @@ def predict(
     }
 
 
-def _sorted_texts(model: Model) -> list[str]:
-    """Return the labels as text, in ascending order of their numbers."""
-    texts = model.label_texts()
-    return [texts[k] for k in np.argsort(model.labels)]
+def _with_texts(confusion: Confusion, model: Model) -> Confusion:
+    """Return counts with the labels as text."""
+    texts = dict(zip(model.labels, model.label_texts(), strict=True))
+    return replace(confusion, labels=[texts[float(label)] for label in confusion.labels])
 
 
 def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -296,7 +304,7 @@ def _check_top(model: Model, top: int, decision: bool, probability: bool) -> Non
             f"top is {top}, but probabilities are always written for all labels; omit --top or "
             "--probability"
         )
-    if top > 1 and model.W.shape[1] == 1:
+    if top > 1 and len(model.labels) == 2 and model.W.shape[1] == 1:
         raise SettingsError(
             f"top is {top}, but a model of two classes cannot rank labels; omit --top"
         )
@@ -364,6 +372,7 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
-    """Write text; without a file, the pieces are not generated."""
+    """Write text for a reader that may wait for it; without a file, nothing is generated."""
     if file is not None:
         file.writelines(piece.encode() for piece in pieces)
+        file.flush()

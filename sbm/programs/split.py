@@ -26,15 +26,25 @@ import numpy.typing as npt
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
+from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.inputs.formats import FORMATS, names_format, names_record, plain_name, reader_memory
+from sbm.inputs.formats import (
+    FORMATS,
+    check_headers,
+    names_format,
+    names_record,
+    plain_name,
+    reader_memory,
+)  # fmt: skip
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote
+from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
+from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
+from sbm.programs.splitting.newlabels import NewLabels, look_like_targets
 from sbm.programs.splitting.options import Reading, SplitOptions
 from sbm.programs.splitting.reading import (
     Counted,
@@ -50,7 +60,6 @@ from sbm.programs.splitting.sources import find_sources, other_columns, refuse_k
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
-from sbm.store.container import is_container
 from sbm.store.decoded import DecodedChunks
 from sbm.store.manifest import origins
 from sbm.store.shards import shard_path
@@ -59,7 +68,7 @@ from sbm.units import parse_size
 
 def default_store(first_input: str) -> Path:
     """Return the default store for an input: ``big.sbm`` for ``data/big.svm.zst``."""
-    name = plain_name(Path(first_input).name)
+    name = Path(plain_name(first_input)).name
     for ending in (ending for row in FORMATS.values() for ending in row.endings):
         name = name.removesuffix(ending)
     return Path(f"{name}.sbm")
@@ -102,6 +111,7 @@ def split(
     mem: int | str = 1_000_000_000,
     append: bool = False,
     force: bool = False,
+    new_labels: bool = False,
     on_error: str = "fail",
     min_count: int = 1,
     name: str = "arrays",
@@ -113,6 +123,8 @@ def split(
     exclude: Sequence[str] = (),
     feature_names: str | Path | Sequence[str] | None = None,
     names: bool = True,
+    strict: bool = False,
+    remote_timeout: float | str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a block store from text or matrices.
@@ -152,6 +164,9 @@ def split(
         Add new blocks to an existing store.
     force : bool
         Replace an existing store; with `append`, accept a source that is already there.
+    new_labels : bool
+        Accept labels that the store, or the first of several files, does not have. Otherwise a file
+        is refused if it adds a label to a store of two or more, or to files with exactly two.
     on_error : {"fail", "skip"}
         What to do with a malformed line, or a row with numbers that are not finite.
     min_count : int
@@ -176,6 +191,11 @@ def split(
         data, if it has any.
     names : bool
         Whether to keep the names of features.
+    strict : bool
+        Refuse a table whose columns are not those of the store, or of the first table. Default:
+        refuse only some missing columns, and note the other differences.
+    remote_timeout : float or str, optional
+        Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
 
@@ -198,18 +218,20 @@ def split(
     """
     reading = Reading(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
-        exclude=exclude, feature_names=feature_names, names=names,
+        exclude=exclude, feature_names=feature_names, names=names, strict=strict,
     )  # fmt: skip
-    sources, store = find_sources(inputs, store, append, reading.input_options(), name)
+    progress = Progress.of(progress)
+    with remote_terms(remote_timeout, progress.stage):
+        sources, store = find_sources(inputs, store, append, reading.input_options(), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
     if dtype == "auto":
         dtype = store_files.read_manifest(target)["dtype"] if append else "float32"
-    progress = Progress.of(progress)
     asked = SplitOptions(
         blocks, None if block_size is None else parse_size(block_size), dtype, seed, shuffle, level,
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
+        new_labels=new_labels,
     )  # fmt: skip
     options = _prepare(sources, asked, parse_size(mem), progress)
     while True:
@@ -236,6 +258,7 @@ def read_rows(
     progress: Progress,
     is_stopped: Callable[[], bool],
     rank: int = 0,
+    look: Callable[[Sequence[Source]], None] = lambda _: None,
 ) -> Iterator[tuple[BlockStore, dict[str, Any]]]:
     """Read text or matrices for a training, into memory as far as it fits.
 
@@ -253,6 +276,8 @@ def read_rows(
         Called after each piece of text; if true, `KeyboardInterrupt` is raised.
     rank : int
         Number of this process, if several read the same text.
+    look : callable
+        Called with the sources before they are read; may raise.
 
     Yields
     ------
@@ -266,13 +291,16 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    sources, _ = find_sources(inputs, model, False, reading.input_options(), reading.name)
-    for source in sources:
-        if source.chunks is None and is_container(Path(source.name)):
-            raise DataError(f"{source.name} is not a store or text, but another file of sbm")
-    asked = reading.options(settings.seed, usable_threads(settings.threads))
+    loss, how = LOSSES[settings.loss], reading.input_options()
+    if choose_task(settings, loss) == "regression" and not reading.categorical:
+        advice = "use a loss for classification"
+        how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
+    sources, _ = find_sources(inputs, model, False, how, reading.name)
+    are_targets = choose_task(settings, loss) != "classification"
+    asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
     mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)
+    look(sources)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
         options = replace(options, mem=min(options.mem, mem))
@@ -290,7 +318,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or Path(sources[0].shown), sources, options, False, progress,
+                    folder, keep or sources[0].shown, sources, options, False, progress,
                     decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -338,6 +366,7 @@ def _prepare(
     if options.min_count > 1:
         refuse_once_only(sources)
     return_freed_memory()
+    check_headers(sources)
     prepare("split", options.dtype, progress)
     if names_record(sources) is not None:
         prepare("names", "float64", progress)
@@ -389,7 +418,7 @@ class _Filling:
     """A split in progress."""
 
     folder: Path
-    target: Path  # final name of the store
+    target: Path | str  # final name of the store, or of the first input of a training
     sources: list[Source]
     options: SplitOptions
     force: bool
@@ -458,11 +487,22 @@ class _Filling:
             read_sources(
                 "split" if self.decoded is None else "read", sources, dealer, options, pool,
                 progress, only_known=counted is not None, is_stopped=self.is_stopped,
+                new_labels=self._new_labels(manifest),
             )  # fmt: skip
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
             return _Dealt(dealer, *dealer.finish(), counted)
+
+    def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:
+        """Return what refuses new labels; None if there is nothing to compare with."""
+        labels, words = manifest["labels"], self.sources[0].options.words
+        store = str(self.target) if manifest["rows"] else ""
+        if self.options.new_labels or labels is None or not (store or len(self.sources) > 1):
+            return None
+        if look_like_targets(labels["values"], labels["counts"]):
+            return None
+        return NewLabels(labels["values"], store=store, text=words.text)
 
     def _entry(self, dealt: _Dealt) -> dict[str, Any]:
         """Return the manifest entry of this generation, without its files."""
@@ -516,7 +556,7 @@ def _empty_manifest(options: SplitOptions) -> dict[str, Any]:
 
 
 def _report(
-    target: Path,
+    target: Path | str,
     manifest: dict[str, Any],
     new_blocks: list[dict[str, Any]],
     sources: list[Source],

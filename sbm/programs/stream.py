@@ -11,6 +11,7 @@ plan, and resumes from the checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.inputs.remote import remote_terms
 from sbm.inputs.text import expand_inputs
 from sbm.models.model import Model, check_output
 from sbm.programs.streaming.options import (
@@ -55,9 +57,9 @@ def stream(
         Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
         ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as
-        the options of ``sbm stream``. When resuming, all but the last two default to the previous
-        ones.
+        ``classes``, ``new_labels``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``,
+        ``idle_timeout``, as the options of ``sbm stream``. When resuming, ``classes``, ``dtype``,
+        ``on_error`` and ``checkpoint_every`` default to the previous ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable
@@ -104,9 +106,13 @@ def stream(
         raise SettingsError("no model name; give one with -o")
     path = as_path(model)
     check_output(path)
-    sources = None if names is None else expand_inputs(names)
-    refuse_other_formats(sources or [])
-    with open_stream(path, settings, options, resume) as opened:
+    asked = Settings.of(settings)
+    with contextlib.ExitStack() as until:
+        terms = remote_terms(asked.remote_timeout, progress.stage, is_stopped)
+        until.enter_context(terms)
+        sources = None if names is None else expand_inputs(names)
+        refuse_other_formats(sources or [])
+        opened = until.enter_context(open_stream(path, settings, options, resume))
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
         refuse_packed(sources, opened.options)

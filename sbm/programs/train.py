@@ -21,15 +21,17 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.problems import check_options, label_warning, make_model
+from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
+from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
+from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.data import open_rows
 from sbm.programs.training.job import TrainingPlan, TrainOptions
-from sbm.programs.training.l1 import refuse_for_sparse, train_sparse
+from sbm.programs.training.l1 import train_sparse
 from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
@@ -37,10 +39,8 @@ from sbm.programs.training.ranks import (
 )  # fmt: skip
 from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
-from sbm.programs.training.setup import require_weights
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
-from sbm.programs.training.validation import refuse_validation
 from sbm.settings import Settings
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
@@ -68,6 +68,8 @@ def train(
     names: bool = True,
     name: str = "arrays",
     keep_store: str | Path | None = None,
+    new_labels: bool = False,
+    strict: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
 
@@ -94,10 +96,12 @@ def train(
         Receives each block and each pass.
     blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
         How to read text or matrices, as for `sbm.split`.
-    feature_names, names, name
+    feature_names, names, name, new_labels
         How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
+    strict : bool
+        Refuse a table whose columns are not those of the first one, also in ``settings.validate``.
 
     Returns
     -------
@@ -112,12 +116,15 @@ def train(
         solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
-        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support``, ``n_free``,
-        ``n_nonzero`` and ``n_weights`` (of sparse models),
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and
+        ``n_free`` (support vectors, and those with alpha below its upper bound; not of losses
+        without any), ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
-        (estimate of the passes to the tolerance), ``is_falling`` (whether the gap falls fast enough
-        for more passes to help), ``feature_scales`` (smallest and largest, without ``scale``),
-        ``scales_differ`` (by more than a thousand), ``model``, ``resumed``, ``was_finished``, and
+        (estimate of the passes to the tolerance, None if the gaps of the last solver show no
+        trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
+        ``feature_scales`` (smallest and largest, without ``scale``),
+        ``scales_differ`` (by more than a thousand), ``only_label`` (if the model predicts no
+        other), ``model``, ``resumed``, ``was_finished``, and
         ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
         store). Seconds and bytes include those before a resume.
 
@@ -151,6 +158,8 @@ def train(
         names,
         name,
         keep_store,
+        new_labels,
+        strict,
     )
     options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
@@ -202,21 +211,24 @@ def train_ranks(
             "sbm.train((X, y), NAME)"
         )
     settings = share_cores(Settings.of(settings), comm)
-    check_options(settings)
-    require_weights(settings)
-    if settings.penalty != "l2":
-        refuse_for_sparse(settings, comm.size)
-    refuse_validation(settings, comm.size)
-    compiled_before = compile_seconds()
-    with open_rows(comm, data, model, settings, options) as (store, path, read):
-        if odd := label_warning(settings, store):
-            options.progress.stage(odd)
-        job = TrainingPlan(store, path, settings, options, begin, comm, read)
-        job.compile_seconds = compile_seconds() - compiled_before
-        turns = divide_classes(settings, store) if comm.size == 1 else []
-        if len(turns) > 1:
-            return train_in_turns(job, turns, _train_to_the_end)
-        return _train_to_the_end(job)
+    with remote_terms(settings.remote_timeout, options.progress.stage, options.is_stopped):
+        check_settings(settings, comm.size)
+        refuse_pipes(
+            data=data, weights=settings.weights, test=options.test, validate=settings.validate
+        )
+        strict = options.reading is not None and options.reading.strict
+        look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
+        compiled_before = compile_seconds()
+        with open_rows(comm, data, model, settings, options, look) as (store, path, read):
+            look.at_store(path, store)
+            if odd := label_warning(settings, store):
+                options.progress.stage(odd)
+            job = TrainingPlan(store, path, settings, options, begin, comm, read)
+            job.compile_seconds = compile_seconds() - compiled_before
+            turns = divide_classes(settings, store) if comm.size == 1 else []
+            if len(turns) > 1:
+                return train_in_turns(job, turns, _train_to_the_end)
+            return _train_to_the_end(job)
 
 
 def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
@@ -310,6 +322,7 @@ def _finish(
             job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
+        report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}

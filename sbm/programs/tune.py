@@ -35,12 +35,11 @@ from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
+from sbm.programs.training.checks import check_settings
 from sbm.programs.training.evaluation import choose_metric
-from sbm.programs.training.l1 import refuse_for_sparse
 from sbm.programs.training.newton import (
     first_solver,
     near_bytes,
-    refuse_newton,
     starts_with_newton,
 )  # fmt: skip
 from sbm.programs.training.scales import scale_features
@@ -130,10 +129,11 @@ def tune(
     values = _check(Cs, folds, settings)
     if picture is not None:
         check_picture(picture, "--png")
+    check_settings(settings)
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
-    refuse_newton(settings)
+    choose_metric(metric, make_problems(replace(settings, C=values[0]), blocks), blocks)
     if settings.solver == "newton" and LOSSES[settings.loss].joint:
         raise SettingsError(
             f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
@@ -170,8 +170,6 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     if not isinstance(folds, int | np.integer) or not 2 <= folds <= 255:
         raise SettingsError(f"folds is {folds}; it must be between 2 and 255")
     settings.refuse_foreign("tune")
-    if settings.penalty != "l2":
-        refuse_for_sparse(settings, 1)
     if settings.loss == "one_class":
         raise SettingsError("sbm tune does not support loss one_class, which has no C to choose")
     if settings.weights == "-":
@@ -284,7 +282,7 @@ class _CrossValidation:
             tuning.tell(n_active)
             if self._is_late():
                 return True
-            tuning.commit()
+            tuning.commit_if_due()
         return False
 
 

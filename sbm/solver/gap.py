@@ -8,23 +8,29 @@ last one within that of W(α), which matters if costs are large compared with th
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas
+from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm
 from sbm.errors import DataError
 from sbm.rows import Rows
-from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, squared_norm
+from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
 
-__all__ = ["MOST_DRIFT", "Certificate", "Certifier", "GapWatch", "ray", "relative"]
+__all__ = [
+    "MOST_DRIFT", "SUPPORT", "Certificate", "Certifier", "GapWatch", "proven", "ray", "relative",
+]  # fmt: skip
 
 # A larger drift cannot be explained by rounding; see `Certificate.drift`.
 MOST_DRIFT = 1e-9
 _MOST = 1e300  # JSON has no infinity
+# Coordinate descent leaves α exactly at its bounds, 0 and C. An interior point method does not: a
+# row is counted as a support vector if α > SUPPORT C, and as free if also α < (1 - SUPPORT) C.
+SUPPORT = 1e-3
 
 
 def relative(gap: float, primal: float, dual: float) -> float:
@@ -54,9 +60,10 @@ class Certificate:
     drift : float
         |W - W(α)| / max(sqrt(2 P(W)), |W|), the rounding error of the running W. Values above
         1e-9 indicate a bug. (|W| alone would be 0 if the optimum is W = 0.)
-    n_support, n_free : int
+    n_support, n_free : int or None
         Number of rows with α > 0, and of those with α inside its bounds; summed over classes for
-        one-vs-rest.
+        one-vs-rest. After an interior point method, beyond the tolerance `SUPPORT`. None if no α
+        rests at 0, and if no α has an upper bound.
     most : float
         Upper bound of the gap for α = 0: P(W), including rounding errors of margins; 1e300 if these
         variables are not feasible.
@@ -67,8 +74,8 @@ class Certificate:
     gap: float
     relative_gap: float
     drift: float
-    n_support: int
-    n_free: int
+    n_support: int | None = None
+    n_free: int | None = None
     most: float = _MOST
 
     @classmethod
@@ -82,16 +89,21 @@ class Certificate:
         return cls(
             primal, dual, gap, relative(gap, primal, dual),
             drift=max(part.drift for part in parts),
-            n_support=sum(part.n_support for part in parts),
-            n_free=sum(part.n_free for part in parts),
+            n_support=_total([part.n_support for part in parts]),
+            n_free=_total([part.n_free for part in parts]),
             most=min(math.fsum(part.most for part in parts), _MOST),
         )  # fmt: skip
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.float64]) -> "Certificate":
         """Return the certificate with these attributes, in their order."""
-        primal, dual, gap, relative_gap, drift, n_support, n_free, most = numbers.tolist()
-        return cls(primal, dual, gap, relative_gap, drift, int(n_support), int(n_free), most)
+        primal, dual, gap, relative_gap, drift, *counts, most = numbers.tolist()
+        n_support, n_free = (None if math.isnan(n) else int(n) for n in counts)
+        return cls(primal, dual, gap, relative_gap, drift, n_support, n_free, most)
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """Return the attributes in their order, for `of`."""
+        return np.array(astuple(self), np.float64)  # None becomes nan
 
     def or_zeros(self) -> "Certificate":
         """Return this, or the certificate of α = 0 if its gap is no larger.
@@ -105,8 +117,25 @@ class Certificate:
         )
 
     def to_dict(self) -> dict[str, float | int]:
-        """Return names and values as JSON types, but `most`, which is for `or_zeros` only."""
-        return {name: value for name, value in asdict(self).items() if name != "most"}
+        """Return names and values as JSON types, but `most`, which is for `or_zeros` only.
+
+        Counts that the loss does not have are left out.
+        """
+        return proven(asdict(self))
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of counts; None if one is None."""
+    known = [n for n in counts if n is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+_PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
+
+
+def proven(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a report has of a certificate."""
+    return {name: report[name] for name in _PROVEN if report.get(name) is not None}
 
 
 class Certifier:
@@ -118,6 +147,8 @@ class Certifier:
     W : ndarray, shape (n_weights, n_outputs), float64
     W_alpha : ndarray, like W
         Overwritten with the weights W(α) of the alphas.
+    beyond : float
+        Tolerance of the counts, such as `SUPPORT`; 0 for alphas that rest exactly at bounds.
 
     Attributes
     ----------
@@ -128,9 +159,14 @@ class Certifier:
     """
 
     def __init__(
-        self, problem: AnyProblem, W: npt.NDArray[np.float64], W_alpha: npt.NDArray[np.float64]
+        self,
+        problem: AnyProblem,
+        W: npt.NDArray[np.float64],
+        W_alpha: npt.NDArray[np.float64],
+        beyond: float = 0.0,
     ) -> None:
         self._problem = problem
+        self._beyond, self._counts = beyond, np.zeros(2)
         self._W = W
         self.W_alpha = W_alpha
         W_alpha[:] = 0.0
@@ -140,6 +176,15 @@ class Certifier:
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block; over all calls, every row of the data must be added exactly once."""
         self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
+        self.count(rows, alpha)
+
+    def count(self, rows: Rows, alpha: Alphas) -> None:
+        """Count support vectors of a block beyond the tolerance, if there is one."""
+        if self._beyond and isinstance(alpha, Dense) and isinstance(self._problem, Problem):
+            loss, cost = self._problem.loss, self._problem.costs(rows.y, rows.weights)
+            free = loss.is_free(alpha.values, cost, self._beyond)
+            support = free if loss.squared else abs(alpha.values) > self._beyond * cost
+            self._counts += np.count_nonzero(support), np.count_nonzero(free)
 
     def add_up(self, comm: Comm) -> None:
         """Add the sums of all ranks, each of which has its own rows."""
@@ -147,6 +192,7 @@ class Certifier:
         self.sums = [np.array(one) for one in itertools.chain(*theirs)]
         for array in self.arrays:
             comm.add_up(array)
+        self._counts = comm.gather(self._counts.tolist()).sum(axis=0)
 
     def finish(self) -> Certificate:
         """Return the certificate; `W_alpha` then is Σ α s x, for use in further training.
@@ -169,14 +215,17 @@ class Certifier:
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
         if not all(map(math.isfinite, (primal, dual, gap, drift2, size2))):
             raise DataError(TOO_LARGE)
+        loss, counts = self._problem.loss, sums[3:5]
+        if self._beyond and not self._problem.listed:
+            counts = self._counts.tolist()
         return Certificate(
             primal=primal,
             dual=dual,
             gap=gap,
             relative_gap=relative(gap, primal, dual),
             drift=math.sqrt(drift2 / size2) if drift2 > 0 and size2 > 0 else 0.0,
-            n_support=int(sums[3]),
-            n_free=int(sums[4]),
+            n_support=int(counts[0]) if loss.rests else None,
+            n_free=int(counts[1]) if loss.bounded else None,
             most=min(primal + sums[6], _MOST) if self._problem.admits_zeros else _MOST,
         )
 

@@ -335,8 +335,8 @@ class SparseFit:
         losses, linear = sums[0] + sums[1]
         return float(losses), float(linear)
 
-    def finish(self, scratch: Scratch, spread: Spread = map) -> int:
-        """Compute the objective and lower bounds after a pass; return the rows with θ ≠ 0."""
+    def finish(self, scratch: Scratch, spread: Spread = map) -> None:
+        """Compute the objective and lower bounds after a pass."""
         problem, sums = self.problem, self.linearize(scratch, spread)
         self.primal = sums[0] + problem.penalty(self.w)
         g, sides = self._balance()
@@ -346,7 +346,6 @@ class SparseFit:
             raise DataError(TOO_LARGE)
         # Both are sums of many terms; a bound above the objective is rounding.
         self.bound = min(max(self.bound, bound), self.primal)
-        return int(np.count_nonzero(scratch.theta))
 
     def _balance(self) -> tuple[Floats, tuple[float, float]]:
         """Complete g; return g and `sides` of `lower_bound`, for Σ θ_i = 0 if required."""

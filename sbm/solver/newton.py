@@ -32,7 +32,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.rows import Rows
-from sbm.solver.gap import Certificate, Certifier
+from sbm.solver.gap import SUPPORT, Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors
 from sbm.solver.problem import MultiProblem, Problem, Spread, decide
 from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
@@ -189,6 +189,7 @@ class Newton(ABC):
     """
 
     visits = 0
+    beyond = 0.0  # tolerance of the number of support vectors
 
     def __init__(self, given: Given) -> None:
         problem, W, W_alpha, spread, comm = given
@@ -198,11 +199,11 @@ class Newton(ABC):
         self.base: Floats | None = None
         self.base_primal = _MOST
         self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
-        self._certifier = Certifier(problem, W, W_alpha)
+        self._certifier = Certifier(problem, W, W_alpha, self.beyond)
 
     def start_pass(self) -> None:
         """Prepare for a pass at `W`."""
-        self._certifier = Certifier(self.problem, self.W, self._W_alpha)
+        self._certifier = Certifier(self.problem, self.W, self._W_alpha, self.beyond)
         self._shares[:] = 0.0
 
     def certify_slice(self, k: int, rows: Rows, alpha: Alphas) -> Floats:
@@ -488,6 +489,7 @@ class HingeNewton(Newton):
     """
 
     problem: Problem
+    beyond = SUPPORT
 
     def __init__(self, given: Given, capacity: int) -> None:
         super().__init__(given)
@@ -550,6 +552,7 @@ class HingeNewton(Newton):
         ):
             alphas.append(Dense(alpha))
             self._certifier.sums.append(sums)
+            self._certifier.count(parts[k], alphas[-1])
             self._near[block, k] = join(near)
             self._constant += constant
             self._steps += steps

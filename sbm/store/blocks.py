@@ -385,9 +385,8 @@ class RowsInMemory:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of lengths, labels and positions of all chunks, and of libraries."""
-        chunks = self.decoded.table_bytes + _POSITION * len(self.writer.index())
-        return chunks + self.reader_bytes
+        """Memory of lengths, labels and positions of all chunks."""
+        return self.decoded.table_bytes + _POSITION * len(self.writer.index())
 
     def chunks(self) -> list[list[Chunk]]:
         """Return the chunks of each block."""

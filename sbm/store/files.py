@@ -64,12 +64,17 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def require_place(path: Path, option: str = "-o") -> None:
-    """Raise `StoreError` if a file cannot be written here: a folder, or one in no folder."""
+    """Raise `StoreError` if a file cannot be written here: its folder is missing or read-only."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give a file name with {option}")
     if not path.parent.is_dir():
         raise StoreError(
             f"{path.parent} is not a folder; create it, or choose another place with {option}"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise StoreError(
+            f"cannot write to {path.parent}; check its permissions, or choose another place with "
+            f"{option}"
         )
 
 

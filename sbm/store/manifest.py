@@ -19,6 +19,7 @@ from sbm.store.records import (
     find_invalid,
     read_record,
 )  # fmt: skip
+from sbm.units import count
 
 FORMAT = "sbm-store"
 VERSION = 1
@@ -125,6 +126,72 @@ def origins(manifest: dict[str, Any]) -> dict[str, int]:
     return found
 
 
+_READING = ("hash_bits", "label", "categorical", "weight", "exclude")  # options of names
+
+
+def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return in short what `origins` depends on, as JSON, to say later what has changed."""
+    every = manifest["generations"]
+    options: dict[str, Any] = {"dtype": manifest["dtype"]}
+    for generation in every[-1:]:  # the others were not read by the command that is running
+        given = dict(generation["options"])
+        names = given.pop("names", None) or {}
+        options |= {key: given[key] for key in ("seed", "min_count") if key in given}
+        options["no_shuffle"] = not given.get("shuffle", True)
+        options |= {key: names.get(key) or None for key in _READING}
+        options["blocks"] = len(generation["blocks"])
+    return {
+        "options": options,
+        "generations": [
+            [
+                sum(source["rows"] for source in generation["sources"]),
+                checksum([{**source, "name": ""} for source in generation["sources"]]),
+                "expired" in generation,
+            ]
+            for generation in every
+        ],
+    }
+
+
+def changes_of_origin(before: Any, now: dict[str, Any]) -> str:
+    """Return what has changed between two results of `describe_origin`, as words.
+
+    Empty if that is unknown: the first one may be missing, or of another version.
+    """
+    try:
+        was, options = before["generations"], before["options"]
+        texts = [(rows, crc) for rows, crc, _ in was]
+        added = now["generations"][len(texts) :]
+        if [(rows, crc) for rows, crc, _ in now["generations"]][: len(texts)] != texts:
+            rows = [sum(g[0] for g in some) for some in (was, now["generations"])]
+            what = f"{count(rows[0], 'row')}, now {rows[1]:,}"
+            if rows[0] == rows[1]:
+                what = f"{count(rows[0], 'row')} as before, with other content"
+            return f"on other data ({what})"
+        if added:
+            n = sum(generation[0] for generation in added)
+            return f"on other data ({count(n, 'row')} appended since)"
+        gone = sum(g[0] for g, old in zip(now["generations"], was, strict=True) if g[2] > old[2])
+        if gone:
+            return f"on other data ({count(gone, 'row')} expired since)"
+        others = [
+            f"--{name.replace('_', '-')} {_as_typed(options.get(name))} (now {_as_typed(value)})"
+            for name, value in now["options"].items()
+            if options.get(name) != value
+        ]
+        return f"with other options: {', '.join(others)}" if others else ""
+    except (KeyError, TypeError, ValueError, IndexError):
+        return ""
+
+
+def _as_typed(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "not given" if value is None else str(value)
+
+
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of the generations that are not expired."""
     return [g for g in manifest["generations"] if "expired" not in g]
@@ -132,14 +199,21 @@ def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """Return how feature names became ids, or None without names; see `InputOptions.record`."""
-    given = (g["options"].get("names") for g in kept_generations(manifest))
-    records = [record for record in given if isinstance(record, dict)]
+    given = [(g["options"].get("names"), g["rows"]) for g in kept_generations(manifest)]
+    records = [record for record, _ in given if isinstance(record, dict)]
     if not any("columns" in record for record in records):
         return records[0] if records else None
     lists = {
         key: list(dict.fromkeys(str(name) for record in records for name in record.get(key, [])))
         for key in ("columns", "categorical")
     }
+    rows: dict[tuple[str, ...], int] = {}  # by columns, in any order
+    for record, n in given:
+        if isinstance(record, dict) and "columns" in record:
+            key = tuple(sorted(map(str, record["columns"])))
+            rows[key] = rows.get(key, 0) + n
+    if len(rows) > 1:  # notes compare with the columns of most rows
+        lists["usual"] = list(max(rows.items(), key=lambda item: item[1])[0])
     return {**records[0], **lists}
 
 

@@ -109,7 +109,7 @@ MANIFEST_FIELDS: Table = {
 
 _CERTIFICATE: Table = {
     "primal": _number, "dual": _number, "gap": _number, "relative_gap": _number,
-    "drift": _number, "n_support": _count, "n_free": _count,
+    "drift": _number, "n_support?": _count, "n_free?": _count,
 }  # fmt: skip
 _TOTALS: Table = {
     "gain": _number, "gap": _number_or_inf, "visits": _count, "updates": _count,

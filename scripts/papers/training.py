@@ -114,7 +114,8 @@ class Trainer:
         points = self.train(f"to {tol:g}", blocks, tol=tol, max_passes=most, rounds="auto")
         end = next(event for event in log_of(self._model) if event["event"] == "end")
         rows = store_of(self.store(blocks)).n_rows
-        return Reference(end["primal"], end["dual"], points[-1]["accuracy"], end["n_free"] / rows)
+        free = end.get("n_free", end.get("n_support", 0))  # without upper bounds, all are free
+        return Reference(end["primal"], end["dual"], points[-1]["accuracy"], free / rows)
 
 
 def split_seconds(text: Path, store: Path, blocks: int, dtype: str) -> float:

@@ -414,6 +414,9 @@ def _certificate_table(runs: Sequence[RunFigures]) -> _Table:
         "updates": total("updates"),
         "passes": [f"{run.passes[-1].number}" if run.passes else "0" for run in runs],
     }
+    for name in ("support vectors", "free support vectors"):
+        if set(rows[name]) <= {"–"}:  # no loss here has any
+            del rows[name]
     return _Table("Certificates", ["", *(run.name for run in runs)],
                   [[name, *cells] for name, cells in rows.items()] if runs else [])  # fmt: skip
 

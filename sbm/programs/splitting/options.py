@@ -44,6 +44,7 @@ class SplitOptions:
     shards: int | None
     mem: int = 0  # memory of the whole process in bytes, without the library that reads the input
     is_for_training: bool = False  # whether the rows are read for a training, in messages
+    new_labels: bool = False  # whether files may have labels that files before do not have
 
     def __post_init__(self) -> None:
         for name in ("blocks", "seed", "level", "threads", "min_count", "shards"):
@@ -145,6 +146,8 @@ class Reading:
     names: bool = True
     name: str = "arrays"
     keep_store: str | Path | None = None
+    new_labels: bool = False
+    strict: bool = False
 
     def input_options(self) -> InputOptions:
         """Return how to read the inputs.
@@ -159,15 +162,15 @@ class Reading:
         categorical = None if self.categorical is None else tuple(self.categorical)
         return InputOptions(
             self.format, self.hash_bits, self.label, categorical, self.weight,
-            tuple(self.exclude), names=table, words=LabelWords(),
+            tuple(self.exclude), names=table, words=LabelWords(), strict=self.strict,
         )  # fmt: skip
 
-    def options(self, seed: int, threads: int) -> SplitOptions:
-        """Return the options of the split."""
+    def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:
+        """Return the options of the split; targets may be new in any file."""
         dtype = "float32" if self.dtype == "auto" else self.dtype
         return SplitOptions(
             self.blocks, None, dtype, seed, True, 1, threads, self.on_error, self.min_count, None,
-            is_for_training=True,
+            is_for_training=True, new_labels=self.new_labels or are_targets,
         )  # fmt: skip
 
 

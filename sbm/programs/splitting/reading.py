@@ -20,6 +20,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
+from sbm.programs.splitting.newlabels import NewLabels
 from sbm.programs.splitting.options import SplitOptions, check_ids
 from sbm.store.container import Buffers
 from sbm.units import count, format_size
@@ -280,6 +281,7 @@ def read_sources(
     progress: Progress,
     only_known: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
+    new_labels: NewLabels | None = None,
 ) -> None:
     """Parse all sources and pass the pieces to a taker.
 
@@ -297,9 +299,13 @@ def read_sources(
         Drop features that are not in the table of the taker.
     is_stopped : callable
         Called after each piece.
+    new_labels : NewLabels, optional
+        Refuses labels.
 
     Raises
     ------
+    DataError
+        A label is refused, or the input is invalid.
     KeyboardInterrupt
         `is_stopped` returned true.
     """
@@ -317,7 +323,9 @@ def read_sources(
         largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
     )  # fmt: skip
     with contextlib.closing(pieces):
-        for _, text in pieces:
+        for source, text in pieces:
+            if new_labels is not None and new_labels.look(source, text.labels) is not None:
+                raise new_labels.error(source)
             done = sum(s.parsed for s in sources)
             if len(text.labels):
                 taker.add(text, done / total if known else 0.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.inputs.arrow import frame_source, is_frame
+from sbm.inputs.columns import different_columns
 from sbm.inputs.formats import LIBSVM, open_inputs, with_hash_bits
 from sbm.inputs.matrices import chunk_source
 from sbm.inputs.nametable import LabelWords
@@ -133,19 +134,14 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
     """Warn if the columns of a table differ from those of a store or a training."""
     warnings = []
     for source in sources:
-        known, found = source.options.columns, source.columns
-        differ = {
-            "missing": [name for name in known if name not in found],
-            "unknown": [name for name in found if name not in known],
-        }
-        if known and found and any(differ.values()):
-            words = [f"{what} {', '.join(names)[:200]}" for what, names in differ.items() if names]
-            warnings.append(f"columns differ from those of {those}: {'; '.join(words)}")
+        known, found = source.options.usual or source.options.columns, source.columns
+        if known and found and (differ := different_columns(known, found)):
+            warnings.append(f"columns differ from those of {those}: {differ}")
     return warnings
 
 
 def refuse_known_sources(
-    sources: list[Source], manifest: dict[str, Any], target: Path, force: bool
+    sources: list[Source], manifest: dict[str, Any], target: Path | str, force: bool
 ) -> None:
     """Raise `DataError` if a source occurs twice or is already in the store."""
     kept = store_files.kept_generations(manifest)

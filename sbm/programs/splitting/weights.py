@@ -32,6 +32,7 @@ Floats = npt.NDArray[np.float64]
 _NO_WEIGHT = "found {token} where a weight (a number of at least 0) is expected"
 _NOT_FINITE = "found {token}, but a weight must be a finite number of at least 0"
 _BEHIND = "found {token} after a weight; expected one number per line"
+_ALL_ZERO = "all weights are 0; at least one must be above 0"
 _FEATURES = "found features, as in a data file; expected one number per line, the row's weight"
 # Error messages, indexed by the codes of `TextError`.
 _REASONS = (
@@ -114,7 +115,7 @@ class RowWeights:
                 raise
             raise write_error(folder.resolve(), error) from error
         if self.total == 0:
-            raise DataError(f"{source}: all weights are 0; at least one must be above 0")
+            raise DataError(f"{source}: {_ALL_ZERO}")
 
     def _fill(self, file: IO[bytes], store: BlockStore, source: str, begins: list[int]) -> None:
         """Deal the weights as the rows were dealt."""
@@ -159,6 +160,19 @@ class RowWeights:
 AnyWeights = RowWeights | StoredWeights
 
 
+def check_weights(source: str) -> None:
+    """Read a text of weights without keeping them.
+
+    Raises
+    ------
+    DataError
+        A weight is invalid, or all are 0.
+    """
+    totals = [float(piece.sum()) for piece in _WeightText(source).pieces]
+    if totals and not any(totals):
+        raise DataError(f"{source}: {_ALL_ZERO}")
+
+
 def _class_totals(store: BlockStore, read: Callable[[Chunk], Floats]) -> list[float]:
     totals = np.zeros(len(store.labels or []))
     for chunk in itertools.chain(*store.chunks):
@@ -171,7 +185,7 @@ class _WeightText:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._pieces = self._parse()
+        self.pieces = self._parse()
         self._rest = np.empty(0)
         self._read = 0
         self.checksum = 0
@@ -203,7 +217,7 @@ class _WeightText:
         parts, missing = [], n
         while missing:
             if len(self._rest) == 0:
-                piece = next(self._pieces, None)
+                piece = next(self.pieces, None)
                 if piece is None:
                     raise DataError(
                         f"{self._source} has {self._read:,} weights, but the store has {n_rows:,} "
@@ -217,7 +231,7 @@ class _WeightText:
 
     def refuse_more(self, n_rows: int) -> None:
         """Raise `DataError` if there are weights left after the last row."""
-        more = len(self._rest) + sum(len(piece) for piece in self._pieces)
+        more = len(self._rest) + sum(len(piece) for piece in self.pieces)
         if more:
             raise DataError(
                 f"{self._source} has {n_rows + more:,} weights, but the store has {n_rows:,} rows; "

@@ -17,6 +17,7 @@ from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
+from sbm.programs.splitting.newlabels import NewLabels
 from sbm.programs.splitting.reading import CodedText, Labels
 from sbm.rows import Rows
 from sbm.store.container import Buffers
@@ -190,6 +191,8 @@ class Arrivals:
         Position of an earlier process.
     fixed : bool
         Whether only the classes in `labels` are allowed.
+    new_labels : NewLabels, optional
+        Refuses labels.
     unlabelled : bool
         Whether labels are ignored.
 
@@ -211,9 +214,10 @@ class Arrivals:
         reached: Reached | None = None,
         *,
         fixed: bool = False,
+        new_labels: NewLabels | None = None,
         unlabelled: bool = False,
     ) -> None:
-        self.sources = sources
+        self.sources, self.new_labels = sources, new_labels
         self.ids, self.labels, self.patience = ids, labels, patience
         self._n_fixed = len(labels.values) if labels and fixed else None
         self._unlabelled, self._options = unlabelled, options
@@ -274,6 +278,10 @@ class Arrivals:
             return np.zeros(len(text.labels), np.int32), None
         if self.labels is None:
             return text.labels, None
+        if self.new_labels is not None:
+            row = self.new_labels.look(source, text.labels, source.before.rows)
+            if row is not None:
+                return self.labels.encode(text.labels[:row]), self.new_labels.error(source)
         codes = self.labels.encode(text.labels)
         if self.labels.real:
             return codes[:0], DataError(

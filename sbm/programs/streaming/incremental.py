@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.kernels import kernels_of, prepare
-from sbm.engine.problems import assemble_model, model_labels
+from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.models.model import Model
@@ -210,7 +210,7 @@ class Incremental:
             "sources": [],
             "stream": {"blocks": self._n_blocks, "dual": learner.dual},
         }
-        labels = model_labels(problems[0], Seen(self.n_rows, self.labels))
+        rows = Seen(self.n_rows, self.labels)
         ids = np.arange(self.n_features, dtype=np.int64)
         weights = [W.copy() for W in learner.weights]
-        return assemble_model(ids, labels, settings, problems, weights, facts)
+        return assemble_model(ids, rows, settings, problems, weights, facts)

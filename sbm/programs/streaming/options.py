@@ -11,10 +11,12 @@ from typing import Any
 import numpy.typing as npt
 
 from sbm.engine.memory import BASE_FRAC
+from sbm.engine.problems import check_options, choose_task
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
+from sbm.losses import LOSSES
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration
@@ -135,6 +137,8 @@ class StreamOptions:
 
     # all labels that may occur. Default: labels are added as they occur.
     classes: tuple[float, ...] | None = None
+    # whether files may have labels that files before do not have, although these have two
+    new_labels: bool = False
     dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
     on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
     # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
@@ -193,9 +197,10 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
+_CLASSES = "classification"
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
-FREE = ("mem", "threads")
+FREE = ("mem", "threads", "remote_timeout")
 KEPT = ("classes", "dtype")
 _USUAL = ("checkpoint_every", "on_error")
 
@@ -217,12 +222,19 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
+    check_options(settings)
+    if options.classes is not None and choose_task(settings, LOSSES[settings.loss]) != _CLASSES:
+        raise SettingsError(f"classes does not apply to {settings.loss}, which has no classes")
     if isinstance(settings.class_weight, str):
         raise SettingsError(
             "class_weight balanced needs the row count of each class, which is unknown in a "
             "stream; give numbers"
         )
     for label in settings.class_weight:
+        if isinstance(label, str):
+            raise SettingsError(
+                f"class_weight names label {label}, but labels of a stream are numbers"
+            )
         if options.classes is not None and label not in options.classes:
             raise SettingsError(
                 f"class_weight names label {format_label(label)}, which is not in --classes"

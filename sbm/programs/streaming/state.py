@@ -20,15 +20,16 @@ from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread
-from sbm.engine.problems import assemble_model, choose_task, model_labels
+from sbm.engine.problems import assemble_model, choose_task
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, MemoryPlanError
+from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
+from sbm.programs.splitting.newlabels import NewLabels
 from sbm.programs.splitting.reading import Labels
 from sbm.programs.streaming.arrivals import (
     ANY,
@@ -162,8 +163,18 @@ class Stream:
             reached = Reached(Needs(**record["seen"]), record["sources"], pending)
         return Arrivals(
             sources, IdTable(state.get("ids")), labels, text, patience, reached,
-            fixed=options.classes is not None, unlabelled=task == "none",
+            fixed=options.classes is not None, new_labels=self._new_labels(labels),
+            unlabelled=task == "none",
         )  # fmt: skip
+
+    def _new_labels(self, labels: Labels | None) -> NewLabels | None:
+        """Return what refuses new labels of later files; None if they are allowed, or not."""
+        options, record = self.opened.options, self.opened.record
+        if labels is None or options.new_labels or options.classes is not None:
+            return None
+        n = int(record.get("labels_before", 0))
+        is_pair = bool(record.get("is_pair", False))
+        return NewLabels(labels.values[:n], here=labels.values[n:], is_pair=is_pair)
 
     @property
     def _task(self) -> str:
@@ -343,12 +354,12 @@ class Stream:
         try:
             self._refuse_weighted(needs)
             plan = self._plan(needs)
-        except (DataError, MemoryPlanError) as error:
+        except (DataError, SettingsError, MemoryPlanError) as error:
             self._keep_unlearned()
             self.save()
             advice = f"{rows_in_front(self.reached.needs.rows)} learned and saved"
-            if isinstance(error, DataError):
-                raise DataError(f"{error}; {advice}") from None
+            if not isinstance(error, MemoryPlanError):
+                raise type(error)(f"{error}; {advice}") from None
             advice += "; use --resume"
             raise MemoryPlanError(f"{error}; {advice}", error.least_bytes) from None
         self.commit()
@@ -429,7 +440,7 @@ class Stream:
         state = learner.state() | {"ids": self.arrivals.ids.keys}
         for k, rows in enumerate(pending):
             state |= {f"pending-{k}-{name}": array for name, array in rows.items()}
-        labels = self.arrivals.labels
+        labels, new_labels = self.arrivals.labels, self.arrivals.new_labels
         record = {
             "kind": "stream",
             "settings": self.opened.settings.to_dict(),
@@ -442,6 +453,8 @@ class Stream:
             "pending": len(pending),
             "left": self._n_pending,
             "labels": labels.values if labels else [],
+            "labels_before": 0 if new_labels is None else new_labels.n_before,
+            "is_pair": new_labels is not None and new_labels.is_pair,
             "progressive": self.progressive.state(),
             "totals": asdict(self._totals),
             "blocks": self._n_blocks,
@@ -472,9 +485,9 @@ class Stream:
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
         seen = self.reached.needs
-        labels = model_labels(learner.problems[0], Seen(seen.rows, self._labels(self._needs)))
+        rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]
-        return assemble_model(ids, labels, settings, learner.problems, learner.weights, facts)
+        return assemble_model(ids, rows, settings, learner.problems, learner.weights, facts)
 
     def _quality(self) -> dict[str, float | None]:
         """Return the progressive loss and accuracy."""

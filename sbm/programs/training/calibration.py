@@ -18,7 +18,7 @@ from sbm.engine.learners import Group, set_active
 from sbm.engine.problems import (
     by_label,
     label_places,
-    model_labels,
+    model_codes,
 )  # fmt: skip
 from sbm.models.probabilities import calibrate
 from sbm.programs.training.second_order import NewtonPasses
@@ -36,22 +36,22 @@ class Collector:
 
     Parameters
     ----------
-    labels : list of float
-        Labels of the model, by class code.
+    codes : list of int
+        Class codes in the order of the model's labels.
     places : ndarray of int
-        Position of each class code among the sorted labels.
+        Position of each class code among these.
     room : int
         Maximum number of decision values.
     """
 
-    def __init__(self, labels: list[float], places: npt.NDArray[np.intp], room: int) -> None:
-        self._labels, self._places, self._room = labels, places, room
+    def __init__(self, codes: list[int], places: npt.NDArray[np.intp], room: int) -> None:
+        self._by, self._places, self._room = codes, places, room
         self._codes: list[npt.NDArray[np.intp]] = []
         self._scores: list[npt.NDArray[np.float64]] = []
 
     def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
         """Add class codes, shape (n,), and decision values until the limit is reached."""
-        table = by_label(scores, self._labels)
+        table = by_label(scores, self._by)
         n = min(len(y), self._room // table.shape[1])
         self._room -= n * table.shape[1]
         self._codes.append(self._places[y[:n]])
@@ -59,7 +59,7 @@ class Collector:
 
     def calibrate(self, joint: bool) -> dict[str, Any]:
         """Fit probabilities; see `sbm.models.probabilities.calibrate`."""
-        n_outputs = len(self._labels) if len(self._labels) > 2 or joint else 1
+        n_outputs = len(self._by) if len(self._by) > 2 or joint else 1
         scores = np.concatenate([*self._scores, np.empty((0, n_outputs))])
         self._scores.clear()
         codes = np.concatenate([*self._codes, np.empty(0, np.intp)])
@@ -85,7 +85,7 @@ def calibrate_beside(training: Training, newton: NewtonPasses | None) -> dict[st
     _train_second(training, Group(training.spare_learners), newton)
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
-    collector = Collector(model_labels(problem, store), label_places(problem, store), room)
+    collector = Collector(model_codes(problem, store), label_places(problem, store), room)
     group = Group(training.spare_learners, collector)
     for visit in visit_all(training.engine, "calibrate"):
         group.evaluate(visit.rows, visit.folds)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import clock
 from sbm.errors import SettingsError
+from sbm.inputs.remote import is_remote, without_query
 from sbm.inputs.text import holds_tables
 from sbm.programs.splitting.options import Reading
+from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.programs.training.setup import find_store, place_of
@@ -20,6 +23,8 @@ from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count
 
 __all__ = ["open_rows"]
+
+_MOST_NAMES = 3  # besides the first, in a line
 
 
 def store_named(data: Any) -> Path | None:
@@ -35,9 +40,12 @@ def store_named(data: Any) -> Path | None:
     names = [data] if isinstance(data, str | Path) else data
     if not isinstance(names, list | tuple) or not all(isinstance(x, str | Path) for x in names):
         return None
-    paths = [Path(name) for name in names]
+    for name in map(str, names):
+        if is_remote(name) and without_query(name).endswith(".sbm"):
+            raise SettingsError(f"{name} is a store by its name, but stores are read locally")
+    paths = [Path(name) for name in names if not is_remote(str(name))]
     stores = [p for p in paths if _is_folder(p) or p.suffix == ".sbm" or RANK in p.name]
-    if stores and len(paths) > 1:
+    if stores and len(names) > 1:
         raise SettingsError(
             f"{stores[0]} is a store, and other data are given; give one store, or only text files"
         )
@@ -51,9 +59,14 @@ def _is_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_rows(
-    comm: Comm, data: Any, model: str | Path | None, settings: Settings, options: TrainOptions
+    comm: Comm,
+    data: Any,
+    model: str | Path | None,
+    settings: Settings,
+    options: TrainOptions,
+    look: FirstLook,
 ) -> Iterator[tuple[BlockStore, Path, dict[str, Any] | None]]:
-    """Open a store, or read text or matrices.
+    """Open a store, or read text or matrices; `look` is used before text is read.
 
     Yields
     ------
@@ -74,7 +87,7 @@ def open_rows(
         return
     given, reading = store_named(data), options.reading or Reading()
     if given is not None:
-        if reading != Reading():
+        if replace(reading, strict=False) != Reading():
             raise SettingsError(
                 f"{given} is a store; {_given(reading)} applies to text, and to sbm split"
             )
@@ -91,17 +104,28 @@ def open_rows(
             "use sbm split --shards first"
         )
     path, begin = place_of(model or default_model(data), None), clock()
-    rows = read_rows(data, path, reading, settings, options.progress, options.is_stopped, comm.rank)
+    rows = read_rows(
+        data, path, reading, settings, options.progress, options.is_stopped, comm.rank,
+        lambda sources: look.before_text(path, sources),
+    )  # fmt: skip
     with contextlib.ExitStack() as until:
         with options.while_reading():
             store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
         options.progress.stage(
-            f"{report['store']}: {count(report['rows'], 'row')}, "
+            f"{_names_of(report['store'], store)}: {count(report['rows'], 'row')}, "
             f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
             f"{report['seconds']:.1f} s"
         )
         yield store, path, report
+
+
+def _names_of(first: str, store: BlockStore) -> str:
+    """Return the names of the files that were read, or only the first one if they are many."""
+    _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
+    if len(others) > _MOST_NAMES:
+        return f"{first} and {len(others):,} more inputs"
+    return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
 
 def _common_model(data: Any) -> Path | None:
@@ -112,5 +136,6 @@ def _common_model(data: Any) -> Path | None:
 
 def _given(reading: Reading) -> str:
     """Return the names of the options that were given."""
-    names = [name for name, usual in vars(Reading()).items() if getattr(reading, name) != usual]
+    every = {name: usual for name, usual in vars(Reading()).items() if name != "strict"}
+    names = [name for name, usual in every.items() if getattr(reading, name) != usual]
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.problems import by_label, label_places, model_labels
+from sbm.engine.problems import by_label, label_places, model_codes, model_labels
 from sbm.errors import SettingsError
 from sbm.models.metrics import BinaryMetrics, RegressionMetrics
 from sbm.settings import nearest
@@ -135,15 +135,15 @@ class Evaluation:
         self, metric: Metric, problem: AnyProblem, store: BlockStore, by_score: bool = False
     ) -> None:
         self._metric, self._places = metric, label_places(problem, store)
-        self._labels = model_labels(problem, store)
-        is_binary = len(self._labels) == 2 and not problem.listed
+        self._codes = model_codes(problem, store)
+        is_binary = len(self._codes) == 2 and not problem.listed
         self.by_score = is_binary and (by_score or metric.task == "binary")
         self.clear()
 
     def clear(self, skip: int = 0) -> None:
         """Remove all rows, and skip the next `skip` rows."""
         self._skip, self.rows = skip, 0
-        self._classes = _ClassCounts(len(self._labels))
+        self._classes = _ClassCounts(len(self._codes))
         self.binary = BinaryMetrics([0.0, 1.0])
         self._targets = RegressionMetrics()
 
@@ -153,12 +153,12 @@ class Evaluation:
             self._skip -= len(y)
             return
         self.rows += len(y)
-        table = by_label(scores, self._labels)
-        if not self._labels:
+        table = by_label(scores, self._codes)
+        if not self._codes:
             self._targets.add(y, table[:, 0])
         elif self.by_score:
             self.binary.add(self._places[y].astype(np.float64), table[:, 0])
-        elif table.shape[1] == 1:
+        elif len(self._codes) == 2 and table.shape[1] == 1:
             self._classes.add(self._places[y], (table[:, 0] > 0).astype(np.int64))
         else:
             self._classes.add(self._places[y], np.argmax(table, axis=1))
@@ -167,7 +167,7 @@ class Evaluation:
     def figure(self) -> float:
         """The metric; nan if it is undefined (no rows, or for auc only one class)."""
         result: dict[str, Any] = self._targets.result()
-        if self._labels:
+        if self._codes:
             result = self.binary.result() if self.by_score else dict(self._classes.result())
         found = self._metric.of(result)
         return math.nan if found is None else found

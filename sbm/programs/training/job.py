@@ -26,7 +26,6 @@ from sbm.programs.training.newton import (
     is_smooth,
     is_wide,
     near_bytes,
-    refuse_newton,
     starts_with_newton,
     suits_newton,
 )  # fmt: skip
@@ -60,7 +59,13 @@ from sbm.programs.training.state import (
     run_to_resume,
 )  # fmt: skip
 from sbm.programs.training.validation import Validation
-from sbm.programs.training.warmstart import PreviousRun, find_run, last_run, shape_record
+from sbm.programs.training.warmstart import (
+    PreviousRun,
+    classes_went,
+    find_run,
+    last_run,
+    shape_record,
+)  # fmt: skip
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
@@ -84,6 +89,8 @@ class TrainOptions:
         As for `sbm.train`.
     reading : Reading or None
         How to read text or matrices.
+    test : str, Path or None
+        Data that the caller will predict after the training; its first rows are checked before.
     read_rate : float or None
         Maximum bytes read per second, to simulate a slow disk in benchmarks.
     while_reading : callable
@@ -95,6 +102,7 @@ class TrainOptions:
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     reading: Reading | None = None
+    test: str | Path | None = None
     read_rate: float | None = None
     while_reading: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -223,7 +231,6 @@ class TrainingPlan:
     def prepare(self) -> None:
         """Create the problems, read the row weights, plan the memory and check all options."""
         self.reserved = self._table_bytes
-        self._refuse_in_many()
         self._divide()
         self.shape = self._shape()
         plan_of(self.settings, self.store, self.shape)  # fail before anything is read
@@ -295,27 +302,6 @@ class TrainingPlan:
         fits = fits_newton(other, self.store, problems, bound, self.reserved)
         return not any_of(self.comm, not fits)[0]
 
-    def _refuse_in_many(self) -> None:
-        """Check for options that need a single process.
-
-        Raises
-        ------
-        SettingsError
-            Such an option was given with several ranks.
-        """
-        n = self.comm.size
-        refuse_newton(self.settings)
-        if n > 1 and self.settings.calibrate:
-            raise SettingsError(
-                f"calibrate needs a single process, but there are {n}; train without it, then "
-                "run one process with --warm-start --calibrate"
-            )
-        if n > 1 and self.settings.weights == "-":
-            raise SettingsError(
-                f"weights are read from standard input, which only one of {n} processes can read; "
-                "use a file"
-            )
-
     def _divide(self, counts: Sequence[float] | None = None) -> None:
         """Create the problems of this rank; `counts` are row weights per class for balancing."""
         self.share = WorkShare.of(self.comm, self.settings, self.store, counts, self.classes)
@@ -358,6 +344,8 @@ class TrainingPlan:
         self.own = parts[share.adding.rank]
         shape = shape_record(self.store, self.plan, share.problems)
         self.itself |= {"shape": shape, "bound": self.bound}
+        self.itself["n_labels"] = len(self.store.labels or [])  # for a warm start
+        self.itself["positive"] = getattr(share.every[0], "positive", None)
         self.itself |= {"own": self.own} if self.comm.size > 1 else {}
         self.itself |= {"classes": [self.comm.rank, self.comm.size]} if share.is_by_class else {}
 
@@ -467,6 +455,12 @@ class TrainingPlan:
             self.options.progress.stage(
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
+        n_outputs = sum(problem.n_outputs for problem in self.share.every)
+        if folders and classes_went(folders, self.store, self.settings, n_outputs):
+            self.options.progress.stage(
+                f"{folders[0]} has other classes than {self.store.name} now; starting from zero"
+            )
+            folders = []
         if not folders:
             return start
         return StartPoint(

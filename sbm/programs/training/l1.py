@@ -24,12 +24,19 @@ from sbm.engine.clock import clock
 from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import is_falling, passes_left
+from sbm.engine.pace import foresee_passes, is_falling
+from sbm.engine.problems import is_mirrored
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
-from sbm.programs.training.warmstart import earlier_blocks, find_run, last_run
+from sbm.programs.training.warmstart import (
+    classes_went,
+    earlier_blocks,
+    find_run,
+    last_run,
+    refuse_other_classes,
+)  # fmt: skip
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
@@ -184,24 +191,23 @@ class ColumnSteps:
         """Whether the chosen columns are in memory."""
         return np.array_equal(self._reads.columns.features, self.chosen)
 
-    def look(self, what: str, after_block: Callable[[], None], number: int) -> int | None:
-        """Run a pass from its number; return the rows with θ ≠ 0, None if weights are still 0.
+    def look(self, what: str, after_block: Callable[[], None], number: int) -> bool:
+        """Run a pass from its number; return False if there is nothing to certify.
 
         With weights of 0, the second pass would find the slopes of the first one.
         """
         looks = number != 2 or any(fit.w.any() for fit in self._reads.fits)
-        support = self.read(what, after_block, number, looks)
-        return support if looks else None
+        self.read(what, after_block, number, looks)
+        return looks
 
-    def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> int:
-        """Run a pass, the first of which counts; return the rows with θ ≠ 0."""
-        support = self._reads.read(
+    def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> None:
+        """Run a pass, the first of which counts."""
+        self._reads.read(
             what, after_block, looks=looks, sizes=self.sizes, counts=not self.sizes.counts.any(),
             collect=None if self.is_in_memory else self.chosen,
         )  # fmt: skip
         if looks and self._screens:
             self._screen()
-        return support
 
     def _screen(self) -> None:
         """Find features whose weights are 0 at the optimum, at the slopes of the last pass."""
@@ -264,12 +270,12 @@ class ColumnSteps:
         return self._stop()
 
 
-def total_certificate(fits: Sequence[SparseFit], support: int = 0) -> Certificate:
+def total_certificate(fits: Sequence[SparseFit]) -> Certificate:
     """Return the certificate of models together."""
     primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
     gap = max(0.0, primal - bound)
     share = min(relative(gap, primal, bound), _MOST_GAP)
-    return Certificate(primal, bound, gap, share, 0.0, support, support)
+    return Certificate(primal, bound, gap, share, 0.0)
 
 
 def sparse_problems(problems: Sequence[AnyProblem], settings: Settings) -> list[SparseProblem]:
@@ -328,9 +334,8 @@ class _SparseTraining:
         """Read all rows, certify the model, and improve it unless this is the last pass."""
         state, settings = self._state, self._settings
         state.passes += 1
-        support = self._steps.look(f"pass {state.passes}", self._stop_if_asked, state.passes)
-        if support is not None:
-            state.certificate = total_certificate(self.fits, support)
+        if self._steps.look(f"pass {state.passes}", self._stop_if_asked, state.passes):
+            state.certificate = total_certificate(self.fits)
         certificate = state.certificate
         assert certificate is not None
         state.gaps.append(certificate.relative_gap)
@@ -403,7 +408,8 @@ class _SparseTraining:
                 arrays |= self._job.validation.arrays()
             state.bytes_read, state.solves = self._reads.reader.bytes_read, self._steps.solves
             state.seconds = asdict(self._reads.seconds)
-            record = {**asdict(state), "elapsed": self._elapsed()}
+            certificate = state.certificate.to_dict() if state.certificate else None
+            record = asdict(state) | {"certificate": certificate, "elapsed": self._elapsed()}
             self._run.commit({**self._job.itself, **record}, arrays)
 
     def _resume(self, record: Mapping[str, Any]) -> None:
@@ -447,6 +453,11 @@ class _SparseTraining:
         if not folders:
             self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
             return
+        if classes_went(folders, store := self._job.store, self._settings, len(self.fits)):
+            self._options.progress.stage(
+                f"{folders[0]} has other classes than {store.name} now; starting from zero"
+            )
+            return
         record = Run.read(folders[0])
         was, chosen = record.get("settings", {}), self._settings
         for name in ("penalty", "loss", "task", "bias", "intercept"):
@@ -460,15 +471,13 @@ class _SparseTraining:
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()
         n, before = self._job.store.n_features, [w for w in earlier if w.startswith("w-")]
         if len(before) != len(self.fits) and len(before) < 2:  # two classes have one model
-            raise SettingsError(
-                f"{folders[0]} was trained with other classes ({count(len(before), 'output')}, now "
-                f"{len(self.fits):,}); leave out --warm-start"
-            )
+            refuse_other_classes(folders[0], record, self._job.store, len(before), len(self.fits))
+        sign = -1.0 if is_mirrored(record.get("positive"), self._job.share.every[0]) else 1.0
         for k, fit in enumerate(self.fits[: len(before)]):
             w = earlier[f"w-{k}"]
             old = min(n, len(w) - (len(fit.w) - n))  # without that of the bias
-            fit.w[:old] = w[:old]
-            fit.w[n:] = w[old:]
+            fit.w[:old] = sign * w[:old]
+            fit.w[n:] = sign * w[old:]
 
     def _elapsed(self) -> float:
         return self._state.elapsed + clock() - self._begin
@@ -485,7 +494,7 @@ class _SparseTraining:
             "seconds": seconds, "rows_per_second": 0.0, "nnz_per_second": state.visits / solve,
             "dual": certificate.dual, "estimated_gap": certificate.gap,
             "estimated_relative_gap": certificate.relative_gap, "tol": self._settings.tol,
-            "passes_left": passes_left(state.gaps, self._settings.tol), "visits": work.nonzeros,
+            "passes_left": foresee_passes(state.gaps, self._settings.tol), "visits": work.nonzeros,
             "updates": work.updates, "newton_steps": work.steps,
             "nonzero_weights": sum(int(np.count_nonzero(fit.w)) for fit in self.fits),
             "columns": len(self._reads.columns),
@@ -526,6 +535,6 @@ class _SparseTraining:
             "n_nonzero": sum(int(np.count_nonzero(W)) for W in self.weights),
             "n_weights": sum(len(fit.w) for fit in self.fits),
             "blocks": len(self._job.plan.parts), "decoded_blocks": len(self._staying),
-            "passes_left": passes_left(state.gaps, tol),
+            "passes_left": foresee_passes(state.gaps, tol),
             "is_falling": is_falling(state.gaps, tol),
         }  # fmt: skip

@@ -26,14 +26,13 @@ from sbm.engine.problems import make_problems
 from sbm.errors import StoreError, require_path
 from sbm.models.model import Model
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, proven
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
 from sbm.store.files import file_checksum, make_folder, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
-    "PROVEN",
     "StatusFile",
     "WorkShare",
     "any_of",
@@ -54,7 +53,6 @@ __all__ = [
 
 STATUS = "status.json"
 RANK = "{rank}"
-PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
 # One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
@@ -172,7 +170,8 @@ class WorkShare:
         report |= {"processes": self.comm.size, "bytes_sent": self.comm.sent}
         if not self.is_by_class:
             return report
-        theirs = self.comm.share({name: report[name] for name in (*PROVEN, *_SUMMED, "passes")})
+        figures = {name: report[name] for name in (*_SUMMED, "passes")}
+        theirs = self.comm.share(proven(report) | figures)
         return report | _total(theirs)
 
 
@@ -186,7 +185,7 @@ def only(problems: Sequence[AnyProblem], classes: slice) -> list[AnyProblem]:
 
 def _total(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of a training, given those for some classes each."""
-    whole = Certificate.total([Certificate(**{k: r[k] for k in PROVEN}) for r in reports])
+    whole = Certificate.total([Certificate(**proven(one)) for one in reports])
     summed = {name: sum(one[name] for one in reports) for name in _SUMMED}
     return {**whole.to_dict(), **summed, "passes": max(one["passes"] for one in reports)}
 

@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 _MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
 FREQUENT = 0.1  # minimum share of rows with the feature
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
+_ROUNDINGS = 2.0  # of a column's mean, in the type of its values: a smaller deviation is none
 
 
 def scale_features(
@@ -60,7 +61,7 @@ def scale_features(
         if store.scaling == "maxabs":
             scales = _largest(rows, store.n_features, comm)
         else:
-            scales = _deviations(rows, store.n_features, store.n_rows, comm)
+            scales = _deviations(rows, store.n_features, store.n_rows, comm, store.value_type)
     if not np.isfinite(scales).all():
         raise DataError(TOO_LARGE)
     store.scales = np.where(scales > 0, scales, 1.0)
@@ -90,11 +91,16 @@ def _largest(rows: Iterator[tuple[npt.NDArray[np.int32], Floats]], n: int, comm:
 
 
 def _deviations(
-    rows: Iterator[tuple[npt.NDArray[np.int32], Floats]], n: int, n_rows: int, comm: Comm
+    rows: Iterator[tuple[npt.NDArray[np.int32], Floats]],
+    n: int,
+    n_rows: int,
+    comm: Comm,
+    value_type: str,
 ) -> Floats:
-    """Return the standard deviation of each feature over all rows.
+    """Return the standard deviation of each feature over all rows; 0 if it may be rounding.
 
-    Sums are of differences to a value of the feature, so that little is lost to rounding.
+    Sums are of differences to a value of the feature, so that little is lost to rounding. What is
+    left of a constant column are roundings of its mean: here, and before in the type of the values.
     """
     counts, shifts, sums, squares = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
     for indices, values in rows:
@@ -121,8 +127,12 @@ def _deviations(
     means *= counts
     squares += means
     comm.add_up(squares)
+    # A column that some rows lack differs from its mean by more than this.
+    within = _ROUNDINGS * float(np.finfo("float64" if value_type == "float64" else "float32").eps)
+    within += (2.0 + comm.size) * float(np.finfo("float64").eps)
     every *= every
     every *= totals
+    squares[squares <= within * within * every] = 0.0
     every *= np.subtract(n_rows, totals, out=totals)
     every /= n_rows
     squares += every  # of the rows where it is 0

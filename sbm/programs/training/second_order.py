@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -189,7 +189,7 @@ class NewtonSteps:
             for name, array in method.arrays().items()
         }
         for name, certificates in (("newton_best", self.best), ("newton_done", self.done)):
-            found |= {named(name, k): np.array(astuple(one)) for k, one in certificates.items()}
+            found |= {named(name, k): one.numbers() for k, one in certificates.items()}
         return found
 
     def restore(self, record: Mapping[str, Any]) -> None:

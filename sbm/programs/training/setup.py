@@ -23,11 +23,11 @@ from sbm.engine.memory import (
     row_place_bytes,
 )  # fmt: skip
 from sbm.engine.pace import choose_workers
-from sbm.engine.problems import choose_task, make_problems
+from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError, require_path
-from sbm.losses import LOSSES, MOST_RESTING
+from sbm.errors import DataError, MemoryPlanError, StoreError, require_path
+from sbm.losses import MOST_RESTING
 from sbm.models.model import check_output
 from sbm.programs.training.newton import (
     MOST_FEATURES,
@@ -239,7 +239,8 @@ def shape_of(
         more_bytes=HELD_OUT_BYTES * settings.calibrate
         + shared
         + 8 * scaled
-        + 2 * store.names_bytes,
+        + 2 * store.names_bytes
+        + (0 if store.memory is None else store.memory.reader_bytes),
         ranks=processes,
         by_block=by_block,
         hessian_bytes=bytes_of_matrices(settings, store, problems, models),
@@ -370,21 +371,5 @@ def read_weights(
 def held_out_problems(
     settings: Settings, store: BlockStore, counts: Sequence[float] | None = None
 ) -> list[AnyProblem]:
-    """Create the problems of the second model; none without `calibrate`. See `make_problems`.
-
-    Raises
-    ------
-    SettingsError
-        The loss already gives probabilities, or has no classes.
-    """
-    if not settings.calibrate:
-        return []
-    loss = LOSSES[settings.loss]
-    if loss.name == "log_loss":
-        raise SettingsError(
-            "log_loss already gives probabilities (its decision values are log odds); "
-            "leave out --calibrate"
-        )
-    if choose_task(settings, loss) != "classification":
-        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
-    return make_problems(settings, store, counts)
+    """Create the problems of the second model; none without `calibrate`. See `make_problems`."""
+    return make_problems(settings, store, counts) if settings.calibrate else []

@@ -8,29 +8,34 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.warmstart import has_rows_of
-from sbm.settings import Settings, option_name
+from sbm.settings import SETTINGS, Settings, option_name
 from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
-from sbm.store.manifest import origins
+from sbm.store.manifest import changes_of_origin, describe_origin, origins
 from sbm.store.records import checksum
 from sbm.store.run import RECORD, Run, is_finished
+from sbm.units import format_number, format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
-    "TrainingState", "bound_before", "identity", "is_of", "refuse_unfinished",
+    "TrainingState", "bound_before", "identity", "is_of", "may_resume", "refuse_other_settings",
+    "refuse_unfinished",
     "run_to_resume", "same_run",
 ]  # fmt: skip
 
 # Settings that may change on resume: budgets, and settings that do not affect the result.
-FREE = ("threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout")
+FREE = (
+    "threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout", "remote_timeout",
+)  # fmt: skip
 # Entries of the identity that differ between ranks, or with their number.
+_FOR_MESSAGES = ("store", "origin")  # entries that need not be the same
 _OF_A_PROCESS = ("shape", "bound", "own", "classes")
 
 
@@ -129,10 +134,11 @@ def identity(settings: Settings, store: BlockStore, weights: "AnyWeights | None"
     known = origins(store.manifest)
     found = {
         "kind": "train",
-        "settings": settings.to_dict(),
+        "settings": _as_json(settings),
         "store": store.name,
         "store_rows": store.n_rows,
         "data": checksum([known[b["file"]] for b in store.manifest["blocks"]]),
+        "origin": describe_origin(store.manifest),
         "weights": None if weights is None else weights.checksum,
     }
     plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
@@ -162,7 +168,7 @@ def same_run(folder: Path, mine: Mapping[str, Any]) -> dict[str, Any] | None:
 
     def plain(identity: Mapping[str, Any]) -> dict[str, Any]:
         settings = {k: v for k, v in identity.get("settings", {}).items() if k not in FREE}
-        return {name: identity.get(name) for name in mine if name != "store"} | {
+        return {name: identity.get(name) for name in mine if name not in _FOR_MESSAGES} | {
             "settings": settings
         }
 
@@ -187,6 +193,53 @@ def refuse_unfinished(folder: Path) -> None:
                 f"{folder} holds {what} that would be lost; write the model elsewhere with -o, "
                 "or replace it with --fresh"
             )
+
+
+def refuse_other_settings(folder: Path, settings: Settings, resume: bool | None) -> None:
+    """Check, before the data is known, that no unfinished run with other settings would be lost.
+
+    Raises as `run_to_resume`.
+    """
+    if resume is not False and not (folder / RECORD).exists():
+        _refuse_missing(folder, resume)
+        return
+    if resume is False or settings.warm_start is not None:
+        return
+    record = Run.read(folder)
+    _refuse_stream(folder, record)
+    if is_finished(record) and not resume:
+        return
+    if changes := _other_settings(record, _as_json(settings)):
+        _refuse(folder, record, changes)
+
+
+def may_resume(folder: Path, settings: Settings, resume: bool | None) -> bool:
+    """Whether a folder holds a run with these settings, on any data."""
+    if resume is False or not (folder / RECORD).exists():
+        return False
+    return _other_settings(Run.read(folder), _as_json(settings)) is None
+
+
+def _refuse_missing(folder: Path, resume: bool | None) -> None:
+    if resume:
+        raise StoreError(f"no training to resume in {folder}; leave out --resume")
+
+
+def _refuse_stream(folder: Path, record: Mapping[str, Any]) -> None:
+    if record.get("kind") == "stream":
+        Run.require_free(folder)
+        raise StoreError(
+            f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
+            "-o, or replace it with --fresh"
+        )
+
+
+def _refuse(folder: Path, record: Mapping[str, Any], reason: str) -> NoReturn:
+    """Raise the error about a run that was made differently, for `reason`."""
+    Run.require_free(folder)
+    state = "a finished" if is_finished(record) else "an unfinished"
+    text = f"{folder} holds {state} training {reason}"
+    raise StoreError(text) if "other data" in reason else SettingsError(text)
 
 
 def run_to_resume(
@@ -220,26 +273,17 @@ def run_to_resume(
     if resume is False:
         return None
     if not (folder / RECORD).exists():
-        if resume:
-            raise StoreError(f"no training to resume in {folder}; leave out --resume")
+        _refuse_missing(folder, resume)
         return None
     record = Run.read(folder)
-    if record.get("kind") == "stream":
-        if settings.warm_start is not None:
-            return None  # reported by the warm start
-        Run.require_free(folder)
-        raise StoreError(
-            f"{folder} is a run of sbm stream that would be lost; write the model elsewhere with "
-            "-o, or replace it with --fresh"
-        )
+    if record.get("kind") == "stream" and settings.warm_start is not None:
+        return None  # reported by the warm start
+    _refuse_stream(folder, record)
     reason = _difference(record, mine, settings, store)
     if reason is None:
         return _if_there_is_more(record, settings)
     if resume or not (is_finished(record) or settings.warm_start is not None):
-        Run.require_free(folder)
-        state = "a finished" if is_finished(record) else "an unfinished"
-        text = f"{folder} holds {state} training {reason}"
-        raise StoreError(text) if "other data" in reason else SettingsError(text)
+        _refuse(folder, record, reason)
     return None
 
 
@@ -247,21 +291,15 @@ def _difference(
     record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings, store: BlockStore
 ) -> str | None:
     """Return the difference between two trainings and the remedy as text; None if equal."""
-    free = {*FREE, "warm_start"} if settings.warm_start is True else set(FREE)
-    before = record.get("settings", {})
-    others = [
-        f"{option_name(name)} {before.get(name)} (now {value})"
-        for name, value in mine["settings"].items()
-        if name not in free and before.get(name) != value
-    ]
-    if others:
-        return (
-            f"with other settings: {', '.join(others)}; use the same settings to resume, "
-            "or --fresh to start over"
-        )
+    if others := _other_settings(record, mine["settings"]):
+        return others
     if record.get("data") != mine["data"]:
         warm = ", or --warm-start to start from its alphas" if has_rows_of(record, store) else ""
-        return f"on other data than {store.name} has now; use --fresh to start over{warm}"
+        changes = changes_of_origin(record.get("origin"), mine["origin"])
+        if changes and "other data" not in changes:
+            return f"{changes}; use the same options to resume, or --fresh to start over"
+        changes = (changes or "on other data").replace("data", f"data than {store.name} has now", 1)
+        return f"{changes}; use --fresh to start over{warm}"
     if record.get("weights") != mine["weights"]:
         return "with other row weights; use --fresh to start over"
     if record.get("own") != mine.get("own"):
@@ -275,6 +313,41 @@ def _difference(
             "of sbm; use --fresh to start over, or --warm-start to start from its alphas"
         )
     return None
+
+
+def _other_settings(record: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the settings that differ from those of a run, and the remedy; None if none do."""
+    free = {*FREE, "warm_start"} if now["warm_start"] is True else set(FREE)
+    before = record.get("settings", {})
+    others = [
+        f"{option_name(name)} {_as_typed(name, before.get(name))} (now {_as_typed(name, value)})"
+        for name, value in now.items()
+        if name not in free and before.get(name) != value
+    ]
+    if not others:
+        return None
+    return (
+        f"with other settings: {', '.join(others)}; use the same settings to resume, or --fresh "
+        "to start over"
+    )
+
+
+def _as_json(settings: Settings) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(settings.to_dict(), default=str))
+    return plain
+
+
+def _as_typed(name: str, value: Any) -> str:
+    """Return the value of a setting as it is typed."""
+    if value is None or value == {}:
+        return SETTINGS[name].unset or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        return " ".join(f"{label}={format_number(weight)}" for label, weight in value.items())
+    if name == "mem":
+        return format_size(value)
+    return format_number(value) if isinstance(value, int | float) else str(value)
 
 
 def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:

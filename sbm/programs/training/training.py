@@ -22,6 +22,7 @@ from sbm.engine.pace import (
     PassCost,
     choose_blocks,
     choose_rounds,
+    foresee_passes,
     is_falling,
     passes_left,
 )  # fmt: skip
@@ -113,10 +114,7 @@ def final_report(training: Training) -> dict[str, Any]:
         validation = training.validation.report(ended_by)
         certificate = training.validation.certificate
     return {
-        "primal": certificate.primal,
-        "dual": certificate.dual,
-        "gap": certificate.gap,
-        "relative_gap": certificate.relative_gap,
+        **certificate.to_dict(),
         "converged": certificate.relative_gap <= tol,
         "validation": validation,
         "passes": state.passes,
@@ -129,9 +127,6 @@ def final_report(training: Training) -> dict[str, Any]:
         "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
         "bytes_read": training.engine.reader.bytes_read,
         "peak_rss_bytes": peak_bytes(),
-        "n_support": certificate.n_support,
-        "n_free": certificate.n_free,
-        "drift": certificate.drift,
         "blocks": len(training.job.own),
         "decoded_blocks": len(training.engine.staying),
         "passes_left": training.passes_left(),
@@ -224,13 +219,15 @@ class Training:
 
     @property
     def relative_gaps(self) -> list[float]:
-        """Estimated gap after each whole pass, relative to the current dual value."""
-        scale = max(abs(self.dual), _LEAST)
-        return [gap / scale for gap in self.state.gaps]
+        """Estimated gap after each whole pass of this solver, relative to the dual value now."""
+        scale, state = max(abs(self.dual), _LEAST), self.state
+        # All passes of a second solver are whole.
+        n = len(state.gaps) if state.switched_after is None else state.passes - state.switched_after
+        return [gap / scale for gap in state.gaps[len(state.gaps) - n :]]
 
     def passes_left(self) -> float | None:
-        """Estimate the number of passes to the tolerance from the last gaps."""
-        return passes_left(self.relative_gaps, self.settings.tol)
+        """Estimate the number of passes to the tolerance, if the last gaps show a trend."""
+        return foresee_passes(self.relative_gaps, self.settings.tol)
 
     # -------------------------------------------------------------------------------- start
 
@@ -252,8 +249,8 @@ class Training:
             columns = iter(start.carried.columns)
             for solver in self.solvers:
                 solver.W.T[:] = list(itertools.islice(columns, solver.W.shape[1]))
-            self.options.progress.note(
-                "switching to --solver newton, which is expected to be faster"
+            self.options.progress.stage(
+                f"after pass {self.state.passes}: Newton's method; its first gaps may be larger"
             )
             self.commit()
         if not self.state.is_done:
@@ -375,7 +372,7 @@ class Training:
     def carried(self) -> Carried | None:
         """Return what Newton's method starts from, if it is expected to be faster."""
         state, job, store = self.state, self.job, self.job.store
-        left = self.passes_left()
+        left = passes_left(self.relative_gaps, self.settings.tol)
         if state.is_done or self.extra is not None or left is None or state.passes < LEAST_PASSES:
             return None
         if job.share.is_by_class:  # each rank is at a pass of its own

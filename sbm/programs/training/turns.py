@@ -24,10 +24,11 @@ from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import TrainingPlan
-from sbm.programs.training.ranks import PROVEN, finished_model, only, side_by_side, total_report
+from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
 from sbm.programs.training.setup import plan_of, read_weights, shape_of, time_left
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.settings import Settings
+from sbm.solver.gap import proven
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.files import file_checksum
@@ -56,7 +57,7 @@ def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
     if any(options):  # they need all classes at once
         return whole
     every = make_problems(settings, store)
-    if not every[0].classify:
+    if not every[0].classify or sum(problem.n_outputs for problem in every) == 1:
         return whole
     if n <= MOST_CLASSES and _fits(settings, store, every):
         return _cut(n, _turns_of_one_part(settings, store, every, n))
@@ -138,6 +139,7 @@ def train_in_turns(
         reports: list[dict[str, Any]] = record["reports"]
         if reports:
             run.continue_log()
+        late = 0.0  # seconds that a turn took after its limit: its last pass, certificate and model
         for k in range(len(reports), len(turns)):
             first, last = itself["turns"][k]
             what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
@@ -145,11 +147,12 @@ def train_in_turns(
             begin = clock()
             how, given = replace(options, resume=None), job.asked
             if (left := time_left(given, job.begin)) < math.inf:  # an equal share for each turn
-                share = begin - job.begin + max(0.0, left) / (len(turns) - k)
-                given = replace(given, time_limit=share)
+                share = max(0.0, left / (len(turns) - k) - late)
+                given = replace(given, time_limit=begin - job.begin + share)
             part = TrainingPlan(store, models[k], given, how, job.begin, job.comm)
             part.classes = turns[k]
             _, report = train(part)
+            late = max(late, -time_left(given, job.begin))
             report["seconds"]["total"] -= begin - job.begin
             reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
             run.log({"event": "turn", "classes": [first, last], **report})
@@ -165,7 +168,7 @@ def train_in_turns(
         run.log({"event": "end", **report})
         run.note(
             report=report, model_crc32=file_checksum(job.path), passes=report["passes"],
-            certificate={name: report[name] for name in PROVEN}, is_done=True,
+            certificate=proven(report), is_done=True,
         )  # fmt: skip
         _remove_all(folder)
         return Model.load(job.path, most_dense=0), report
@@ -176,7 +179,7 @@ def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> 
     ids = store.read_feature_ids()
     W = JoinedWeights(models, ids)
     info = {**W.info, "certificate": {**W.info["certificate"]}}
-    info["certificate"] |= {name: report[name] for name in PROVEN}
+    info["certificate"] |= proven(report)
     info |= {name: report[name] for name in ("rounds", "converged", "passes", "updates")}
     return Model(
         ids, W, W.labels, W.bias, W.bias_weights, info, names=store.read_names(),

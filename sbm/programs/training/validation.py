@@ -16,7 +16,7 @@ from sbm.engine.engine import Engine
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.problems import model_labels
+from sbm.engine.problems import choose_task, model_codes, model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError, SettingsError
@@ -26,9 +26,9 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
-from sbm.programs.answers import SCORES, check_input, read_batches, sources_of
+from sbm.programs.answers import SCORES, read_batches, require_input, sources_of
 from sbm.programs.splitting.sources import other_columns
-from sbm.programs.training.evaluation import Evaluation, choose_metric
+from sbm.programs.training.evaluation import METRICS, Evaluation, choose_metric
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
 from sbm.solver.gap import Certificate
@@ -65,13 +65,28 @@ def refuse_validation(settings: Settings, processes: int) -> None:
             if getattr(settings, name) is not None:
                 raise SettingsError(f"{name} needs validation data; add --validate FILE or SHARE")
         return
+    loss = LOSSES[settings.loss]
+    if loss.name == "one_class":
+        raise SettingsError("validate does not apply to one_class, which has no metric")
+    is_regression = choose_task(settings, loss) == "regression"
+    if settings.metric is not None and is_regression != (
+        METRICS[settings.metric].task == "regression"
+    ):
+        what = "regression" if is_regression else "classification"
+        fits = [m.name for m in METRICS.values() if is_regression == (m.task == "regression")]
+        raise SettingsError(
+            f"metric {settings.metric} does not apply to {what}; use one of {', '.join(fits)}"
+        )
+    if settings.threshold is not None and (is_regression or loss.joint):
+        why = "regression has no classes" if is_regression else f"{loss.name} has two"
+        raise SettingsError(
+            f"threshold needs two classes and one decision value per row, but {why}; leave it out"
+        )
     if processes > 1:
         raise SettingsError(
             f"--validate needs a single process, but there are {processes}; "
             "leave it out and run sbm predict after training"
         )
-    if LOSSES[settings.loss].name == "one_class":
-        raise SettingsError("validate does not apply to one_class, which has no metric")
     if settings.calibrate:
         raise SettingsError(
             "validate and calibrate exclude each other; leave out one of them, or use log_loss"
@@ -87,7 +102,7 @@ def refuse_validation(settings: Settings, processes: int) -> None:
             "the validation data is standard input, which can be read only once; use a file"
         )
     else:
-        check_input(where)
+        require_input(where)
 
 
 def hold_out(rows: Rows, ids: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.uint8]:
@@ -144,12 +159,13 @@ class Validation:
         self._metric = choose_metric(settings.metric, problems, store)
         labels = model_labels(problems[0], store)
         self._is_classes, self._is_checked = bool(labels), False
+        self._known = model_codes(problems[0], store)
         words = dict(zip(store.labels or [], store.label_names, strict=False))
-        self._positive = words.get(max(labels), format_number(max(labels))) if labels else None
+        self._positive = words.get(labels[-1], format_number(labels[-1])) if labels else None
         if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
             found = f"{settings.loss} has two"
             if len(labels) != 2:
-                found = f"there are {len(labels) or 'no'} classes"
+                found = f"the number of classes is {len(labels)}"
             raise SettingsError(
                 f"threshold needs two classes and one decision value per row, but {found}; leave "
                 "it out"
@@ -315,7 +331,7 @@ class Validation:
         order = np.argsort(labels)
         places = np.minimum(np.searchsorted(labels, y, sorter=order), len(labels) - 1)
         codes = order[places]
-        if len(unknown := np.flatnonzero(labels[codes] != y)):
+        if len(unknown := np.flatnonzero((labels[codes] != y) | ~np.isin(codes, self._known))):
             label = new[0] if new else format_number(float(y[unknown[0]]))
             raise DataError(
                 f"{self._path} has label {label}, which is not in the training data; remove these "

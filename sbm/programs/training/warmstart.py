@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +22,31 @@ from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
+from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
 from sbm.settings import Settings
-from sbm.solver.gap import MOST_DRIFT, Certificate, ray
+from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem
-from sbm.store.blocks import MANIFEST, BlockStore
+from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.store.manifest import origins
 from sbm.store.run import RECORD, Run, run_folder, runs_here
 from sbm.units import count
 
-__all__ = ["PreviousRun", "earlier_blocks", "find_run", "has_rows_of", "last_run", "shape_record"]
+__all__ = [
+    "PreviousRun",
+    "check_earlier",
+    "classes_went",
+    "earlier_blocks",
+    "find_run",
+    "has_rows_of",
+    "last_run",
+    "refuse_other_classes",
+    "shape_record",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
+
+_NAMED = 10  # most labels in a message
 
 
 def shape_record(
@@ -115,6 +128,7 @@ class _EarlierRecord:
     parts: list[list[Piece]]
     outputs: list[int]
     listed: bool
+    positive: int | None = None  # class code of the positive class
 
     @classmethod
     def of(cls, record: Mapping[str, Any], folder: Path) -> _EarlierRecord:
@@ -141,7 +155,7 @@ class _EarlierRecord:
                 was, float(was["C"]) if was["loss"] != "one_class" else None,
                 list(shape["blocks"]), list(shape["files"]),
                 [[Piece(*piece) for piece in part] for part in shape["parts"]],
-                list(shape["outputs"]), bool(shape["listed"]),
+                list(shape["outputs"]), bool(shape["listed"]), record.get("positive"),
             )  # fmt: skip
             rows = [0] * len(found.blocks)
             for piece in itertools.chain(*found.parts):
@@ -265,6 +279,87 @@ def earlier_blocks(
     return {k: was[entry["file"]] for k, entry in enumerate(now) if entry["file"] in was}
 
 
+def check_earlier(folders: Sequence[Path], settings: Settings) -> None:
+    """Check that a training with these settings can start from a run, without its data.
+
+    Raises
+    ------
+    SettingsError
+        The run solved a different problem.
+    StoreError
+        The run is damaged, or has no alphas.
+    """
+    _refuse_other_problem(_EarlierRecord.of(Run.read(folders[0]), folders[0]), folders[0], settings)
+
+
+def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settings) -> None:
+    """Check that a run solved the same problem, by its settings."""
+    for name in ("loss", "task", "bias", "intercept"):
+        was, now = before.settings.get(name), getattr(settings, name)
+        if was != now:
+            raise SettingsError(
+                f"{folder} was trained with {name} {was}, but {name} is now {now}; "
+                "leave out --warm-start to change it"
+            )
+
+
+def classes_went(
+    folders: Sequence[Path], store: BlockStore, settings: Settings, n_outputs: int
+) -> bool:
+    """Return whether a run had other classes because some lost their rows, or their labels.
+
+    If there are new labels, `PreviousRun` names them.
+    """
+    record = Run.read(folders[0])
+    was, n, now = record.get("settings", {}), record.get("n_labels"), len(store.labels or [])
+    if not n or was["loss"] != settings.loss or was["task"] != settings.task:
+        return False
+    if not has_rows_of(record, store):
+        return False
+    return bool(n > now or (n == now and sum(record["shape"]["outputs"]) != n_outputs))
+
+
+def refuse_other_classes(
+    folder: Path, record: Mapping[str, Any], store: BlockStore, before: int, now: int
+) -> NoReturn:
+    """Raise `SettingsError` because a run had other classes, and name the new ones.
+
+    Parameters
+    ----------
+    folder, record
+        The run.
+    before, now : int
+        Numbers of outputs.
+    """
+    texts = label_texts(store)
+    known = int(record.get("n_labels") or (2 if before == 1 else before))
+    if len(texts) <= known or not has_rows_of(record, store):
+        raise SettingsError(
+            f"{folder} was trained with other classes or another solver ({count(before, 'output')}"
+            f", now {now:,}); leave out --warm-start"
+        )
+    new, others = ", ".join(texts[known:][:_NAMED]), len(texts) - known - _NAMED
+    sources = _sources_with(store, known, set(record["shape"]["files"]))
+    way = f"drop them with sbm expire {store.folder} --source {sources}, or " if sources else ""
+    raise SettingsError(
+        f"{folder} was trained without the {'label' if len(texts) == known + 1 else 'labels'} "
+        f"{new}{f' and {others} more' if others > 0 else ''}"
+        f"{f', which came with {sources}' if sources else ''}; {way}leave out --warm-start to "
+        "train with them"
+    )
+
+
+def _sources_with(store: BlockStore, code: int, files: set[str]) -> str:
+    """Return the names of the first new sources that have a class code at least as large."""
+    numbers = {entry["file"]: k for k, entry in enumerate(store.manifest["blocks"])}
+    for generation in kept_generations(store.manifest):
+        blocks = [numbers[name] for name in generation["blocks"] if name not in files]
+        for chunk in itertools.chain(*(store.chunks[block] for block in blocks)):
+            if int(store.read_codes(chunk).max(initial=0)) >= code:
+                return ", ".join(s["name"] for s in generation["sources"] if s["rows"])
+    return ""
+
+
 class PreviousRun:
     """The run of an earlier training.
 
@@ -300,7 +395,9 @@ class PreviousRun:
         self.folder, self._store = folders[0], store
         records = _last_common(folders)
         before = _EarlierRecord.of(records[0], self.folder)
-        self._refuse_others(before, settings, problems)
+        self._refuse_others(before, settings, problems, records[0])
+        self._sign = -1.0 if is_mirrored(before.positive, problems[0]) else 1.0
+        self._is_signed = problems[0].loss.signed
         self._was = earlier_blocks(self.folder, before.blocks, before.files, store)
         self._has_expired = len(self._was) < len(before.blocks)
         self._parts = before.parts
@@ -319,24 +416,15 @@ class PreviousRun:
         ]
 
     def _refuse_others(
-        self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem]
-    ) -> None:
+        self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem],
+        record: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         """Check that the run solved the same problem."""
-        for name in ("loss", "task", "bias", "intercept"):
-            was, now = before.settings.get(name), getattr(settings, name)
-            if was != now:
-                raise SettingsError(
-                    f"{self.folder} was trained with {name} {was}, but {name} is now {now}; "
-                    "leave out --warm-start to change it"
-                )
+        _refuse_other_problem(before, self.folder, settings)
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
-            raise SettingsError(
-                f"{self.folder} was trained with other classes or another kind of loss "
-                f"({count(sum(outputs), 'output')} in {count(len(outputs), 'problem')}, now "
-                f"{sum(grown):,} in {len(grown):,}); leave out --warm-start"
-            )
+            refuse_other_classes(self.folder, record, self._store, sum(outputs), sum(grown))
 
     def new_parts(self, plan: MemoryPlan) -> list[int]:
         """Return the parts of a plan with rows that the earlier training did not have."""
@@ -366,7 +454,8 @@ class PreviousRun:
                     if piece.block != block:
                         whole, block = self._of_block(k, piece.block), piece.block
                     found.append(whole.take(self._places(piece)))
-                run.store(k * len(plan.parts) + number, join(found).times(self._factors[k]))
+                factor = self._factors[k] * (self._sign if self._is_signed else 1.0)
+                run.store(k * len(plan.parts) + number, join(found).times(factor))
 
     def _of_block(self, k: int, block: int) -> Alphas:
         """Return the alphas of a block of the store, for the k-th problem."""
@@ -416,7 +505,8 @@ class PreviousRun:
             # None of its rows is cached yet.
             engine.run.store(engine.home(learner.number, visit.block), alpha)
 
-        certificate, found = certify(engine, change, 0.0 if self._has_expired else tol)
+        within = 0.0 if self._has_expired else tol
+        certificate, found = certify(engine, change, within, SUPPORT)
         self._processes = []  # free their memory
         if certificate.drift > MOST_DRIFT:
             return replace(certificate, drift=0.0)  # as of Newton's method
@@ -431,7 +521,7 @@ class PreviousRun:
         now[:n, :columns] = was[:n]
         if with_bias:
             now[-1, :columns] = was[-1]
-        now *= self._factors[learner.number]
+        now *= self._sign * self._factors[learner.number]
         learner.solver.problem.restore(
             {name: self._first.of(name, learner.number) for name in learner.solver.problem.state()}
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from sbm.engine.learners import Group, Learner
 from sbm.engine.pace import choose_rounds
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
+from sbm.programs.training import training
 from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
 from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
@@ -68,11 +70,25 @@ class Tuning:
         self.given_up: set[float] = set()
         self.waiting = grid.Cs[max(2, math.ceil(len(grid.Cs) / 2)) :]
         self._free: dict[int, int] = {}
+        self._told: set[float] = set()  # values of C that were reported
+        self._committed, self._commit_after = time.monotonic(), training.COMMIT_SECONDS
         for candidate in self.candidates:
             candidate.set_active(candidate.C not in self.waiting)
 
-    def commit(self) -> None:
-        """Write a checkpoint; call it between two passes."""
+    def commit_if_due(self) -> None:
+        """Write a checkpoint if the last one is old enough, as in a training; call it after passes.
+
+        A checkpoint takes many writes that wait for the disk; passes over few rows are much faster.
+        """
+        begin = time.monotonic()
+        if begin - self._committed < self._commit_after:
+            return
+        self._commit()
+        took = time.monotonic() - begin
+        self._committed = begin + took
+        self._commit_after = max(training.COMMIT_SECONDS, training.COMMIT_SHARE * took)
+
+    def _commit(self) -> None:
         place, state = snapshot(self.engine)
         tuning = {
             "passes": self.passes,
@@ -105,6 +121,7 @@ class Tuning:
                 candidate.restore(one)
             self.engine.reader.bytes_read = tuning["bytes_read"]
             restore(self.engine, record["engine"], self._run)
+            self._told = {c.C for c in self.candidates if c.passes and not c.is_active}
             if self.newton is not None:
                 self.newton.restore(tuning["newton"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -262,12 +279,25 @@ class Tuning:
             candidate.set_active(self.newton is None and gap > LOOSER * self.settings.tol)
 
     def tell(self, n_active: int) -> None:
-        """Report the number of models in the last and the next pass."""
-        given_up = ", ".join(map(format_number, sorted(self.given_up)))
-        self.progress.stage(
+        """Report the values of C that the last pass finished, and in detail the pass itself."""
+        self.progress.note(
             f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
-            + (f"; gave up C = {given_up}" if given_up else "")
         )
+        for C, figures in self._latest().items():
+            mine = self._of(C)
+            if C not in self._told and not any(c.is_active for c in mine):
+                known = known_figures([self.grid.metric.sign * figure for figure in figures])
+                shown = format_number(round(statistics.fmean(known), 6)) if known else "undefined"
+                self._tell(
+                    C, f"{_passes(max(c.passes for c in mine))}, {self.grid.metric.name} {shown}"
+                )
+        for C in sorted(self.given_up):
+            if C not in self._told:
+                self._tell(C, f"given up after {_passes(self._of(C)[0].passes)}")
+
+    def _tell(self, C: float, text: str) -> None:
+        self._told.add(C)
+        self.progress.stage(f"tune, C = {format_number(C)}: {text}")
 
     def report(self) -> dict[str, Any]:
         """Return the table of values of C, and the best one; see `sbm.tune`.

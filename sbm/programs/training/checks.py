@@ -1,0 +1,199 @@
+"""Checks before any row of a training is read: settings, and the files that it needs besides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbm.distributed.comm import Comm
+from sbm.engine.kernels import prepare
+from sbm.engine.problems import check_options, choose_task
+from sbm.engine.progress import Progress
+from sbm.errors import SettingsError
+from sbm.inputs.formats import FORMATS, names_record
+from sbm.inputs.nametable import LabelWords
+from sbm.inputs.text import Source
+from sbm.losses import LOSSES
+from sbm.programs.answers import check_input
+from sbm.programs.training.l1 import refuse_for_sparse
+from sbm.programs.training.newton import refuse_newton
+from sbm.programs.training.setup import require_weights
+from sbm.programs.training.state import may_resume, refuse_other_settings
+from sbm.programs.training.validation import refuse_validation
+from sbm.programs.training.warmstart import check_earlier, find_run, last_run
+from sbm.settings import Settings
+from sbm.store.blocks import BlockStore, names_of
+from sbm.store.run import run_folder
+
+__all__ = ["FirstLook", "check_settings", "refuse_pipes"]
+
+
+_TEST = re.compile(r"(^|[._-])(t|test)([._-]|$)", re.IGNORECASE)  # in the name of a test set
+
+
+def _is_word(label: Any) -> bool:
+    try:
+        return label is not None and float(label) is None
+    except ValueError:
+        return True
+
+
+def check_settings(settings: Settings, processes: int = 1) -> None:
+    """Check that settings fit each other and the number of processes.
+
+    Raises
+    ------
+    SettingsError
+        Some do not.
+    DataError
+        A file does not exist.
+    """
+    check_options(settings)
+    refuse_newton(settings)
+    if settings.penalty != "l2":
+        refuse_for_sparse(settings, processes)
+    refuse_validation(settings, processes)
+    require_weights(settings)
+    if processes > 1 and settings.calibrate:
+        raise SettingsError(
+            f"calibrate needs a single process, but there are {processes}; train without it, then "
+            "run one process with --warm-start --calibrate"
+        )
+    if processes > 1 and settings.weights == "-":
+        raise SettingsError(
+            f"weights are read from standard input, which only one of {processes} processes can "
+            "read; use a file"
+        )
+
+
+def refuse_pipes(**inputs: Any) -> None:
+    """Check that at most one input is standard input.
+
+    Parameters
+    ----------
+    **inputs : str, Path, sequence of these, or anything else
+        By the name of their option.
+
+    Raises
+    ------
+    SettingsError
+        Several are.
+    """
+    named = [
+        name
+        for name, given in inputs.items()
+        for one in (given if isinstance(given, list | tuple) else [given])
+        if isinstance(one, str) and one == "-"
+    ]
+    if len(named) > 1:
+        raise SettingsError(
+            f"{' and '.join(named)} are both standard input, which can be read only once; use files"
+        )
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """Looks at the files that a training needs besides its rows, before it reads all of these.
+
+    Attributes
+    ----------
+    settings : Settings
+    comm : Comm
+        Only rank 0 looks.
+    progress : Progress
+    resume : bool or None
+        As for `sbm.train`.
+    test : str or Path or None
+        Data to predict after the training.
+    strict : bool
+        As in `InputOptions`.
+    """
+
+    settings: Settings
+    comm: Comm
+    progress: Progress
+    resume: bool | None = None
+    test: str | Path | None = None
+    strict: bool = False
+
+    def before_text(self, model: Path, sources: Sequence[Source]) -> None:
+        """Look at the run of the model and at all files, before the text is read.
+
+        Raises
+        ------
+        SbmError
+            One of them is missing or does not fit.
+        """
+        settings = self.settings
+        is_numeric = all(s.chunks is None and not FORMATS[s.format].has_words for s in sources)
+        named: dict[str, Any] = {"positive": [settings.positive]}
+        if not isinstance(settings.class_weight, str):
+            named["class_weight"] = settings.class_weight
+        for option, labels in named.items():
+            if is_numeric and (words := list(filter(_is_word, labels))):
+                raise SettingsError(
+                    f"{option} names label {words[0]}, but labels of {sources[0].shown} are numbers"
+                )
+        if self.comm.rank:
+            return
+        tests = [s.name for s in sources if s.chunks is None and _TEST.search(Path(s.name).name)]
+        if 0 < len(tests) < len(sources):
+            self.progress.stage(
+                f"{tests[0]} is read as training data; if it is a test set, use --test {tests[0]}"
+            )
+        if self.comm.size == 1:
+            refuse_other_settings(run_folder(model), settings, self.resume)
+        self._check_earlier(model)
+        if settings.weights not in (None, "-"):
+            from sbm.programs.splitting.weights import check_weights
+
+            prepare("predict", "float64", self.progress)
+            check_weights(str(settings.weights))
+        self._check_rows(names_record(sources), {} if is_numeric else None)
+
+    def at_store(self, model: Path, store: BlockStore) -> None:
+        """Look at the data to validate and test with, given the rows of the training.
+
+        Raises
+        ------
+        SbmError
+            Some are missing or do not fit.
+        """
+        if self.comm.rank:
+            return
+        self._check_earlier(model)
+        known = dict(zip(store.label_names, store.labels or [], strict=False))
+        self._check_rows(names_of(store.manifest), known)
+
+    def _check_earlier(self, model: Path) -> None:
+        """Look at the run to start from, if there is one."""
+        where = self.settings.warm_start
+        if where is None or may_resume(run_folder(model), self.settings, self.resume):
+            return
+        folders = find_run(where) if isinstance(where, str) else last_run(model) if where else []
+        if folders:
+            check_earlier(folders, self.settings)
+
+    def _check_rows(self, names: Mapping[str, Any] | None, known: dict[str, float] | None) -> None:
+        """Read the first rows of the data to validate and test with.
+
+        Parameters
+        ----------
+        names : mapping or None
+            As of `names_record`.
+        known : dict or None
+            Numbers of labels that are words; None if labels are not known yet.
+        """
+        settings = self.settings
+        if choose_task(settings, LOSSES[settings.loss]) != "classification":
+            known = {}
+        validate = settings.validate if isinstance(settings.validate, str) else None
+        for data in (validate, self.test):
+            if data is not None:
+                words = LabelWords(
+                    known, "labels of the training data", "convert them", may_be_numbers=True
+                )
+                check_input(data, names, words, self.progress, self.strict)
