@@ -384,6 +384,23 @@ def test_parquet_with_invalid_utf8_is_refused(tmp_path, place):
         sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm")
 
 
+def test_damaged_column_metadata_of_parquet_is_refused(tmp_path):
+    """pyarrow would end the process."""
+    table = pa.table({"label": [1, -1], "word": ["a", "b"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    metadata = pq.ParquetFile(tmp_path / "a.parquet").metadata
+    footer = len(data) - 8 - metadata.serialized_size
+    # A list of 2 counts of definition levels, in the size statistics of the second column.
+    at = data.rindex(b"\x19\x26\x00\x04", footer)
+    data[at + 1] = 0x16
+    del data[at + 2]
+    data[-8:-4] = (metadata.serialized_size - 1).to_bytes(4, "little")
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.parquet .*histogram"):
+        sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm")
+
+
 def test_sliced_tables_give_their_rows(tmp_path):
     whole = in_turn(people(), tmp_path)[0]
     for table in (people().slice(10, 50), Foreign(people().slice(10, 50))):

@@ -290,25 +290,29 @@ class _ParquetFile(_Frame):
         in_all: int = self._batches.metadata.num_rows
         return size * n_rows // max(1, in_all)
 
+    def _groups(self) -> Iterator[Any]:
+        """Yield the metadata of each row group."""
+        for k in range(self._batches.num_row_groups):
+            # Begin to read the group, without a row. If the metadata of a column is damaged, this
+            # raises an error, while `RowGroupMetaData.column` would abort the process.
+            next(self._batches.reader.iter_batches(0, [k], use_threads=False), None)
+            yield self._batches.metadata.row_group(k)
+
     def rows_of_lists(self) -> int:
-        metadata = self._batches.metadata
         nnz = [
             group.column(k).num_values / max(1, group.num_rows)
-            for group in map(metadata.row_group, range(metadata.num_row_groups))
+            for group in self._groups()
             for k in range(group.num_columns)
             if group.column(k).path_in_schema.startswith("indices.")
         ]
         return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
 
     def page_bytes(self, size: int) -> int:
-        metadata = self._batches.metadata
-        return max(
-            (
-                sum(_page_of(group.column(k)) for k in range(group.num_columns))
-                for group in map(metadata.row_group, range(metadata.num_row_groups))
-            ),
-            default=0,
+        pages = (
+            sum(_page_of(group.column(k)) for k in range(group.num_columns))
+            for group in self._groups()
         )
+        return max(pages, default=0)
 
 
 def _page_of(column: Any) -> int:

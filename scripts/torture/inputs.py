@@ -222,7 +222,8 @@ def _table(dice: random.Random, layout: str, is_odd: bool) -> pa.Table:
 
 def _feather(dice: random.Random, layout: str) -> tuple[bytearray, str]:
     damage = dice.choice(["types", "buffers", "buffers", "bytes", "bytes"])
-    table = _table(dice, layout, damage == "types")
+    is_odd = damage == "types" or (damage == "buffers" and dice.random() < 0.5)
+    table = _table(dice, layout, is_odd)
     codec = None if damage == "buffers" else dice.choice([None, "lz4", "zstd"])
     file = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(compression=codec, unify_dictionaries=True)
