@@ -95,8 +95,18 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        return _in_python(found) if name.islower() else found
     raise AttributeError(f"module 'sbm' has no attribute {name!r}")
+
+
+def _in_python(function: Any) -> Any:
+    """Return a function whose errors speak of keyword arguments, not of options."""
+    from sbm.keywords import with_keywords
+
+    found = with_keywords({"launch": "processes"})(function)
+    found.__module__ = __name__  # where it is pickled
+    return globals().setdefault(function.__name__, found)
 
 
 def __dir__() -> list[str]:

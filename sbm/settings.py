@@ -7,14 +7,23 @@ import math
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.units import format_label, format_number, parse_duration, parse_size
+from sbm.units import (
+    format_label,
+    format_number,
+    parse_duration,
+    parse_size,
+    shorten,
+    to_whole,
+)
+
+_MOST_TOML = 1_000_000  # bytes
 
 # Names of losses elsewhere.
 _ALSO = {
@@ -144,13 +153,14 @@ def _read_rounds(value: Any) -> int | str:
     known = isinstance(value, int | str) and not isinstance(value, bool)
     if not known or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
         raise SettingsError(
-            f"rounds is {value!r}; a whole number, a list such as 2,2,5, or auto is expected"
+            f"rounds is {shorten(repr(value))}; a whole number, a list such as 2,2,5, or auto is "
+            "expected"
         )
+    for part in parts:
+        if not 1 <= to_whole(part) < 2**63:
+            bound = "at least 1" if to_whole(part) < 1 else "below 2^63"
+            raise SettingsError(f"rounds is {shorten(part)}; it must be {bound}")
     numbers = [int(part) for part in parts]
-    for number in numbers:
-        if not 1 <= number < 2**63:
-            bound = "at least 1" if number < 1 else "below 2^63"
-            raise SettingsError(f"rounds is {format_number(number)}; it must be {bound}")
     return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
 
 
@@ -160,6 +170,8 @@ def _read_validate(value: Any) -> float | str | None:
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
+        if not text:
+            raise SettingsError("validate is empty; give a file, or a share such as 10%") from None
         return None if value is None else text
     if isinstance(value, bool) or not 0 < share < 1:
         raise SettingsError(
@@ -248,6 +260,54 @@ def _read_class_weight(value: Any) -> dict[float | str, float] | str:
             )
         weights[label] = weight
     return weights
+
+
+def match_weights(
+    given: Mapping[Any, float], labels: Sequence[Any]
+) -> tuple[list[float | None], list[Any]]:
+    """Find the class weight of each label.
+
+    A weight is given by the label as text, or else by its value, so 1, 1.0 and ``"1"`` name the
+    same label.
+
+    Returns
+    -------
+    weights : list of float or None
+        None for labels without a weight.
+    unknown : list
+        What is given, but is no label.
+
+    Raises
+    ------
+    SettingsError
+        A label has two weights, or a weight is no number of at least 0.
+    """
+    texts, numbers = [str(label) for label in labels], [_number_of(label) for label in labels]
+    weights: list[float | None] = [None] * len(texts)
+    unknown = []
+    for key, weight in given.items():
+        text, number = format_label(key) if isinstance(key, float) else str(key), _number_of(key)
+        same = [k for k, known in enumerate(texts) if text == known]
+        same = same or [k for k, known in enumerate(numbers) if number == known]
+        for k in same:
+            if weights[k] is not None:
+                raise SettingsError(f"class_weight has label {texts[k]} twice; give it once")
+            weights[k] = _number_of(weight)
+            if not _is_not_negative(_number_of(weight)):
+                raise SettingsError(
+                    f"class_weight of label {texts[k]} is {weight!r}; it must be 0 or a finite "
+                    "positive number"
+                )
+        unknown += [] if same else [key]
+    return weights, unknown
+
+
+def _number_of(label: Any) -> float:
+    """Return the value of a label, which may be a text; nan if it is no number."""
+    try:
+        return float(label)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 _FLAG = _Rule(bool)
@@ -427,7 +487,8 @@ class Settings:
         "none", _Rule(str, choices=("none", "maxabs", "std")),
         "Divide each feature by its largest value or standard deviation while training.",
         "The weights of the model are for values as they are; the certificate is of the scaled "
-        "problem. Features are not centred: with `intercept`, that changes no prediction.",
+        "problem, its values rounded to the type of the store. Features are not centred: with "
+        "`intercept`, that changes no prediction.",
         commands="train tune plan",
     )
     class_weight: Mapping[float | str, float] | str = _setting(
@@ -575,13 +636,25 @@ class Settings:
             If the file cannot be read or is not TOML.
         """
         try:
-            return tomllib.loads(Path(path).read_text("utf-8"))
+            with open(path, "rb") as file:
+                content = file.read(_MOST_TOML + 1)
+            if len(content) > _MOST_TOML:
+                raise SettingsError(f"{path} is larger than 1 MB; a TOML file of settings is small")
+            return tomllib.loads(content.decode())
         except FileNotFoundError:
             raise SettingsError(f"{path} does not exist; give a TOML file of settings") from None
         except OSError as error:
             raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is not a TOML file: {error}") from error
+        except SettingsError:
+            raise
+        except ValueError:
+            raise SettingsError(f"{path} has a number with too many digits; shorten it") from None
+        except RecursionError:
+            raise SettingsError(
+                f"{path} is nested too deeply; write lines such as mem = '4GB'"
+            ) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return names and values as JSON types."""

@@ -1,9 +1,10 @@
 """Estimators for scikit-learn: `sbm train` behind `fit`, `sbm stream` behind `partial_fit`.
 
-`fit` takes matrices, sparse or dense, and paths of a store or of LIBSVM text. Data that is not in a
-store is written to a temporary one in ``TMPDIR``, which is removed again. After `fit` of a path,
-column k of the estimator is feature id k, or k + 1 if the text has no feature id 0;
-`sklearn.datasets.load_svmlight_file` numbers columns in the same way.
+`fit` takes matrices, sparse or dense, and paths of a store, of LIBSVM text or of a table. Data that
+is not in a store is written to a temporary one in ``TMPDIR``, which is removed again. After `fit`
+of a path, column k of the estimator is feature id k, or k + 1 if the text has no feature id 0;
+`sklearn.datasets.load_svmlight_file` numbers columns in the same way. After `fit` of a table,
+`predict` takes data frames with its columns.
 
 Differences from scikit-learn:
 
@@ -21,11 +22,11 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,16 +36,19 @@ import scipy.sparse
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.keywords import with_keywords
 from sbm.models.fitted import coefficients
 from sbm.models.model import Model
+from sbm.names import Names
 from sbm.programs.split import read_rows
 from sbm.programs.splitting.options import Reading
 from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
 from sbm.rows import Rows, require_matrix
-from sbm.settings import Settings
+from sbm.settings import Settings, match_weights
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
+from sbm.store.files import temporary_folder
 from sbm.units import format_size
 
 try:
@@ -52,7 +56,6 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import check_random_state
-    from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import (
         _check_partial_fit_first_call,
@@ -79,6 +82,12 @@ _NAMES = {
     "solver": "solver", "tol": "tol",
     "max_iter": "max_passes", "probability": "calibrate",
 }  # fmt: skip
+# The same the other way round, for messages.
+_KEYWORDS = {setting: name for name, setting in _NAMES.items()} | {
+    "calibrate": "probability=True", "intercept": "intercept_scaling=inf",
+    "bias": "intercept_scaling", "validate": "validation_fraction", "threads": "n_jobs",
+    "seed": "random_state", "label": "y", "weight": "sample_weight", "weights": "sample_weight",
+}  # fmt: skip
 _OF_PASSES = ("tol", "max_iter", "solver")  # not used by partial_fit
 
 
@@ -99,30 +108,40 @@ class _Linear(BaseEstimator):
             for name, value in self.get_params(deep=False).items()
         }
         chosen = {_NAMES[k]: v for k, v in params.items() if k in _NAMES and k not in without}
-        if "epsilon" in params and "insensitive" in chosen["loss"]:
+        if params.get("penalty") != "elasticnet":
+            chosen.pop("l1_ratio", None)  # not used, as in SGDClassifier
+        if "epsilon" in params and "insensitive" in str(chosen["loss"]):
             chosen["epsilon"] = params["epsilon"]
         if params.get("early_stopping") and "max_iter" not in without:
             chosen["validate"] = float(params["validation_fraction"])
         if params.get("fit_intercept"):
-            if not params["intercept_scaling"] > 0:
+            scaling = params["intercept_scaling"]
+            if not isinstance(scaling, Real) or not float(scaling) > 0:
                 raise SettingsError(
-                    f"intercept_scaling is {params['intercept_scaling']}; it must be above 0. "
+                    f"intercept_scaling is {scaling!r}; it must be a number above 0. "
                     "Use fit_intercept=False to fit no intercept"
                 )
-            is_free = math.isinf(params["intercept_scaling"])
-            chosen |= {"intercept": True} if is_free else {"bias": params["intercept_scaling"]}
+            is_free = math.isinf(float(scaling))
+            chosen |= {"intercept": True} if is_free else {"bias": float(scaling)}
         chosen["seed"] = int(check_random_state(self.random_state).randint(1 << 31))
         chosen["threads"] = effective_n_jobs(self.n_jobs)
         return Settings.from_dict({**chosen, **more})
 
     # ----------------------------------------------------------------------------- training
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, **settings: Any) -> Model:
-        """Train on a path, or on rows with codes or targets; return the model."""
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, columns: dict[str, Any], **settings: Any
+    ) -> Model:
+        """Train on a path, or on rows with codes or targets; return the model.
+
+        `columns` are arguments of `Reading` for the table at a path.
+        """
         chosen = self._settings(**settings)
+        if isinstance(sample_weight, str):
+            columns, sample_weight = columns | {"weight": sample_weight}, None
         with (
-            tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name,
-            self._rows_for(X, y, Path(name), chosen) as store,
+            temporary_folder() as folder,
+            self._rows_for(X, y, folder, chosen, columns) as store,
         ):
             self._first_id = 0
             if _is_path(X):
@@ -132,14 +151,15 @@ class _Linear(BaseEstimator):
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             _refuse_wide(self.n_features_in_, store.labels, chosen)
             if sample_weight is not None:
-                weights = _write_weights(Path(name) / "weights.txt", sample_weight)
+                weights = _write_weights(folder / "weights.txt", sample_weight)
                 chosen = replace(chosen, weights=weights)
-            model, report = train(store, Path(name) / "fit.model", chosen)
+            model, report = train(store, folder / "fit.model", chosen)
         self.n_iter_, self.dual_gap_ = report["passes"], report["relative_gap"]
         self._learner = None
         ended_by = (report["validation"] or {}).get("ended_by", "limit")
         if not report["converged"] and ended_by == "limit":
-            advice = "set scale='std', or lower C"
+            scale = report["scale_advice"]
+            advice = f"set scale='{scale}', or lower C" if scale else "lower C"
             if report["is_falling"]:
                 advice = "raise max_iter"
             elif chosen.loss == "one_class":
@@ -153,20 +173,35 @@ class _Linear(BaseEstimator):
         return model
 
     @contextmanager
-    def _rows_for(self, X: Any, y: Any, folder: Path, settings: Settings) -> Iterator[BlockStore]:
-        """Open the store at a path, or read text or rows."""
+    def _rows_for(
+        self, X: Any, y: Any, folder: Path, settings: Settings, columns: dict[str, Any]
+    ) -> Iterator[BlockStore]:
+        """Open the store at a path, or read text, a table or rows."""
         rows: Any = [(X, y)]
         dtype = self.dtype
         if _is_path(X):
-            if y is not None:
-                raise DataError(f"y must be None if X is a path; {X} contains the labels")
+            if not isinstance(y, str | None):
+                raise DataError(
+                    f"y must be None if X is a path, or the name of a column; {X} contains the "
+                    "labels"
+                )
+            columns = {name: value for name, value in {**columns, "label": y}.items() if value}
             if (Path(X) / MANIFEST).is_file():
+                if columns:
+                    raise DataError(
+                        f"{X} is a store, which has no columns; leave out {next(iter(columns))}"
+                    )
                 yield BlockStore(X)
                 return
             rows = os.fspath(X)
         else:
+            columns = {name: value for name, value in columns.items() if value}
+            if columns:
+                name = next(iter(columns))
+                raise DataError(f"{name} applies to the path of a table; X is {type(X).__name__}")
             dtype = _type_of(X, dtype)
-        how, model = Reading(blocks=self.blocks, dtype=dtype), folder / "fit.model"
+        how = Reading(blocks=self.blocks, dtype=dtype, **columns)
+        model = folder / "fit.model"
         with read_rows(rows, model, how, settings, Progress(), lambda: False) as (store, _):
             yield store
 
@@ -176,12 +211,6 @@ class _Linear(BaseEstimator):
     ) -> Model:  # fmt: skip
         """Learn from rows with codes or targets; return the model of all batches."""
         chosen = self._settings(_OF_PASSES, **settings)
-        for name, needed in (("penalty", "l2"), ("scale", "none")):
-            if getattr(chosen, name) != needed:
-                found = f"{name} is {getattr(chosen, name)}"
-                raise SettingsError(f"{found}, but partial_fit needs {needed}; use fit")
-        if chosen.intercept:
-            raise SettingsError("intercept_scaling is inf, but partial_fit needs a number; use fit")
         if self._learner is None:
             self._first_id = 0
             self._learner = Incremental(chosen, labels, X.shape[1])
@@ -207,6 +236,15 @@ class _Linear(BaseEstimator):
         """Set `model_`, `coef_` and `intercept_`."""
         self.model_ = model
         self.coef_, self.intercept_ = coefficients(self._by_column(model), self.n_features_in_)
+        columns = getattr(self, "feature_names_in_", None)
+        if columns is not None and model.names is None:
+            self.model_ = replace(
+                model, names=Names.of(str(columns[k]).encode() for k in model.ids.tolist())
+            )
+
+    def _is_of_table(self, X: Any) -> bool:
+        """Whether X is a data frame with the columns of a table that was read from a path."""
+        return hasattr(X, "__arrow_c_stream__") and "names" in self.model_.info
 
     def _by_column(self, model: Model) -> Model:
         """Return a model whose feature ids are columns."""
@@ -217,9 +255,22 @@ class _Linear(BaseEstimator):
     def _scores(self, X: Any) -> Floats:
         """Return decision values, shape (n_rows,) or (n_rows, n_outputs)."""
         check_is_fitted(self)
+        if self._is_of_table(X):
+            return self.model_.decision_function(X)
         X = _valid(self, X, reset=False)
         scores: Floats = np.asarray(X @ self.coef_.T + self.intercept_)
         return scores.ravel() if scores.ndim > 1 and scores.shape[1] == 1 else scores
+
+
+def _can_learn_batches(estimator: SBMClassifier | SBMRegressor) -> bool:
+    for name, needed in (("penalty", "l2"), ("scale", "none")):
+        if getattr(estimator, name) != needed:
+            raise AttributeError(
+                f"partial_fit requires {name}={needed!r}; {name} is {getattr(estimator, name)!r}"
+            )
+    if estimator.fit_intercept and estimator.intercept_scaling == math.inf:
+        raise AttributeError("partial_fit requires a finite intercept_scaling")
+    return True
 
 
 def _can_tell_probabilities(estimator: SBMClassifier) -> bool:
@@ -349,17 +400,23 @@ class SBMClassifier(ClassifierMixin, _Linear):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    @with_keywords(_KEYWORDS)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *,
+        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
         """Train on all rows.
 
         Parameters
         ----------
         X : matrix, shape (n_rows, n_features), sparse or dense; or str or Path
-            The path of a store or of LIBSVM text.
-        y : array, shape (n_rows,), of any labels
-            Must be None for a path, which contains the labels.
-        sample_weight : array, shape (n_rows,), optional
-            Factor of C for each row; for a path, in the order of the text.
+            The path of a store, of LIBSVM text, or of a table such as ``x.csv``.
+        y : array, shape (n_rows,), of any labels; or str
+            For a path, which contains the labels: None, or the column of the labels.
+        sample_weight : array, shape (n_rows,), or str, optional
+            Factor of C for each row; for a path, in the order of the text, or a column.
+        categorical, exclude : sequence of str, optional
+            For the path of a table: columns whose cells are always words, and columns to leave out.
 
         Returns
         -------
@@ -372,9 +429,12 @@ class SBMClassifier(ClassifierMixin, _Linear):
         MemoryPlanError
             `mem` is too small; the message has the smallest value that works.
         """
+        columns = {"categorical": categorical, "exclude": exclude}
         if _is_path(X):
             weight: Any = self.class_weight
-            model = self._fit(X, y, sample_weight, task="classification", class_weight=weight)
+            model = self._fit(
+                X, y, sample_weight, columns, task="classification", class_weight=weight
+            )
             if len(model.labels) == 1:
                 raise DataError(
                     "at least two classes are required; the data contains only one class: "
@@ -391,11 +451,15 @@ class SBMClassifier(ClassifierMixin, _Linear):
                     "at least two classes are required; y contains only one class: "
                     f"{self.classes_.tolist()[0]!r}"
                 )
-            weight = self._weight_of_codes(y)
-            model = self._fit(X, codes, sample_weight, task="classification", class_weight=weight)
+            weight = self._weight_of_codes()
+            model = self._fit(
+                X, codes, sample_weight, columns, task="classification", class_weight=weight
+            )
         self._keep(self._named(model))
         return self
 
+    @available_if(_can_learn_batches)
+    @with_keywords(_KEYWORDS)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from a batch of rows, as `sbm stream` does, and forget them.
 
@@ -441,17 +505,28 @@ class SBMClassifier(ClassifierMixin, _Linear):
         labels = [float(k) for k in range(len(self.classes_))]
         model = self._partial_fit(
             X, codes, weights, labels, task="classification",
-            class_weight=self._weight_of_codes(self.classes_),
+            class_weight=self._weight_of_codes(),
         )  # fmt: skip
         self._keep(self._named(model))
         return self
 
-    def _weight_of_codes(self, y: npt.NDArray[Any]) -> dict[float, float] | str | None:
+    def _weight_of_codes(self) -> dict[float, float] | str | None:
         """Return class weights by the position of each class."""
         if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
-        factors = compute_class_weight(dict(self.class_weight), classes=self.classes_, y=y)
-        return {float(code): float(factor) for code, factor in enumerate(factors)}
+        if not isinstance(self.class_weight, Mapping):
+            raise SettingsError(
+                f"class_weight is {self.class_weight!r}; expected a dict of weights by label, or "
+                "'balanced'"
+            )
+        labels = self.classes_.tolist()
+        weights, unknown = match_weights(self.class_weight, labels)
+        if unknown and None in weights:  # in a fold, labels may be missing
+            raise SettingsError(
+                f"class_weight names label {unknown[0]!r}, but the labels are "
+                f"{', '.join(map(repr, labels[:6]))}" + (", ..." if len(labels) > 6 else "")
+            )
+        return {float(k): weight for k, weight in enumerate(weights) if weight is not None}
 
     def _named(self, model: Model) -> Model:
         """Return the model with `classes_` as labels if they are numbers or words."""
@@ -475,6 +550,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities, shape (n_rows, n_classes)."""
         check_is_fitted(self)
+        if self._is_of_table(X):
+            return self.model_.predict_proba(X)
         X = _valid(self, X, reset=False)
         return self._by_column(self.model_).predict_proba(scipy.sparse.csr_matrix(X))
 
@@ -556,14 +633,21 @@ class SBMRegressor(RegressorMixin, _Linear):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    @with_keywords(_KEYWORDS)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *,
+        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
         """Train on all rows; as `SBMClassifier.fit`, with numbers for labels."""
+        columns = {"categorical": categorical, "exclude": exclude}
         if not _is_path(X):
             X, y = _valid(self, X, y, y_numeric=True)
             X, y, sample_weight = _weighted(X, y, sample_weight)
-        self._keep(self._fit(X, y, sample_weight, task="regression"))
+        self._keep(self._fit(X, y, sample_weight, columns, task="regression"))
         return self
 
+    @available_if(_can_learn_batches)
+    @with_keywords(_KEYWORDS)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from a batch of rows; as `SBMClassifier.partial_fit`."""
         first = self._is_first_batch()
@@ -627,16 +711,22 @@ class SBMOneClass(OutlierMixin, _Linear):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    @with_keywords(_KEYWORDS)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *,
+        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
         """Train on all rows; labels are ignored. As `SBMClassifier.fit`."""
+        columns = {"categorical": categorical, "exclude": exclude}
         if _is_path(X):
-            y = None
+            y = y if isinstance(y, str) else None
         else:
             X = _valid(self, X)
             X, y, sample_weight = _weighted(X, np.zeros(X.shape[0]), sample_weight)
-        self._keep(self._fit(X, y, sample_weight, loss="one_class"))
+        self._keep(self._fit(X, y, sample_weight, columns, loss="one_class"))
         return self
 
+    @with_keywords(_KEYWORDS)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn from a batch of rows; as `SBMClassifier.partial_fit`, but unweighted."""
         first = self._is_first_batch()

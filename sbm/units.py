@@ -18,6 +18,8 @@ _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160))}
+_CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 _LEAST_SIZE = 10_000  # bytes; a smaller size without a unit is likely a mistake
 
 
@@ -57,14 +59,34 @@ def in_megabytes(size: int) -> str:
 
 
 def format_number(number: float) -> str:
-    """Format a number as the shortest decimal that reads back the same; 1.0 becomes ``1``."""
+    """Format a number as a short decimal that reads back the same; 1.0 becomes ``1``."""
     if isinstance(number, int):
-        text = str(number) if abs(number) < 10**40 else f"a number of {len(str(number))} digits"
-    elif number.is_integer() and abs(number) < 1e15:
+        digits = math.floor(math.log10(abs(number))) + 1 if number else 1
+        text = str(number) if digits <= 40 else f"a number of {digits} digits"
+    elif number.is_integer() and abs(number) < 2**64:
         text = str(int(number))
     else:
         text = repr(number)
     return text
+
+
+def to_whole(digits: str) -> int:
+    """Return the whole number in a text of digits, or ±2^64 if it has more than 19 digits."""
+    sign, digits = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
+    digits = digits.lstrip("0") or "0"
+    return int(sign + digits) if len(digits) <= 19 else int(f"{sign}{2**64}")
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """Return a text for a message: at most `most` characters, with control characters escaped."""
+    text = text.translate(_CONTROLS)
+    return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
+
+
+def cut(sentence: str, most: int = 800) -> str:
+    """Return a message without its middle if it is very long: it may quote a whole document."""
+    half = most // 2
+    return sentence if len(sentence) <= most else f"{sentence[:half]} ... {sentence[-half:]}"
 
 
 def format_label(label: float | str) -> str:

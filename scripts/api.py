@@ -39,7 +39,7 @@ def _members(name: str, kind: type) -> Iterator[str]:
             for member, value in vars(base).items():
                 if not member.startswith("_") and not member.endswith("_request"):
                     yield f"{name}.{member}"
-                    function = getattr(value, "__func__", value)
+                    function = getattr(value, "__func__", getattr(value, "fn", value))
                     if inspect.isfunction(function):
                         yield from _parameters(f"{name}.{member}", function)
 

@@ -4,7 +4,9 @@ Pages link to files outside ``docs/`` as they lie in the repository: ``../script
 The site holds each file that a page links to, under its path in the repository.
 """
 
+import posixpath
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\]\(\.\./([^)#\s]+)")
+_ANY_LINK = re.compile(r"\[([^\]]*)\]\(((?!https:)[^)#\s]*)(#[^)]*)?\)")
+# mkdocs makes index.html of README.md and of docs/index.md, which is the home page.
+_PLACES = {"README.md": "overview.md"}
+_there: set[str] = set()  # files outside ``docs/`` that the site holds
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -20,17 +26,32 @@ def on_files(files: Any, config: Any) -> Any:
     linked = {"CHANGELOG.md"}
     for page in sorted(Path(config.docs_dir).glob("*.md")):
         linked |= set(_LINK.findall(page.read_text("utf-8")))
+    _there.update(linked)
     for name in sorted(linked):
-        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+        place = _PLACES.get(name, name)
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make links out of ``docs/`` links to those files."""
+    """Make links out of ``docs/`` links to those files, and links of those files links to pages."""
     if page.file.generated_by is None:
-        return _LINK.sub(r"](\1", markdown)
-    # Not all files are here that such a page links to.
-    return re.sub(r"\[([^\]]*)\]\((?!https:)[^)]*\)", r"\1", markdown)
+        return _LINK.sub(lambda link: f"]({_PLACES.get(link[1], link[1])}", markdown)
+    return _ANY_LINK.sub(partial(_link_here, folder=posixpath.dirname(page.file.src_uri)), markdown)
+
+
+def _link_here(link: re.Match[str], folder: str) -> str:
+    """Return a link of a file outside ``docs/`` as one of the site, or text if it is not there."""
+    text, target, anchor = link[1], link[2], link[3] or ""
+    if not target:
+        return link[0]  # within the page
+    path = posixpath.normpath(posixpath.join(folder, target))
+    page = path.removeprefix("docs/")
+    if page == path:
+        page = _PLACES.get(path, path) if path in _there else ""
+    elif not (ROOT / path).is_file():
+        page = ""
+    return f"[{text}]({posixpath.relpath(page, folder or '.')}{anchor})" if page else text
 
 
 class FormattedDocstrings(griffe.Extension):

@@ -111,6 +111,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "newton": numbers.newton,
     "conjugate": numbers.conjugate,
     "scaling": numbers.scaling,
+    "heldout": numbers.held_out,
     "remedies": numbers.remedies,
     "machines": numbers.machines,
     "ranktimes": numbers.machine_times,

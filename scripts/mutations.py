@@ -134,12 +134,12 @@ MUTATIONS = (
     ),
     Mutation(
         "fsync before the rename", "sbm/store/files.py",
-        "file.flush()\n                os.fsync(handle)",
+        "file.flush()\n                sync(handle, path)",
         "file.flush()",
     ),
     Mutation(
         "blocks are durable before the manifest names them", "sbm/store/blocks.py",
-        "os.fsync(file.fileno())",
+        "sync(file.fileno(), path)",
         "file.fileno()",
     ),
     Mutation(

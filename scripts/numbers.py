@@ -385,6 +385,23 @@ def scaling() -> str:
     return _table(["`--solver dual`", "passes", "certified gap", "accuracy, training rows"], rows)
 
 
+def held_out() -> str:
+    """Return predictions of rows that were held out, by scale."""
+    rows = result("scaling")["rows"]
+    costs = list(dict.fromkeys(one["C"] for one in rows))
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for one in rows:
+        groups.setdefault((one["data"], one["scale"]), []).append(one)
+    lines = [
+        [data if scale == "none" else "", f"`{scale}`",
+         *(f"{one['auc']:.3f}, {one['log_loss']:.3f}" for one in mine),
+         ", ".join(str(one["passes"]) for one in mine)]
+        for (data, scale), mine in groups.items()
+    ]  # fmt: skip
+    return _table(["rows", "`--scale`", f"C = {costs[0]:g}", *map("{:g}".format, costs[1:]),
+                   "passes"], lines)  # fmt: skip
+
+
 def remedies() -> str:
     """Return what helps if many rows are free."""
     rows = [

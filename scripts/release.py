@@ -5,15 +5,18 @@
 
 Builds wheel and source archive from a clone of HEAD, and checks them and README with twine. Each
 is installed into a new environment of each Python, with its dependencies from the package index,
-where it trains, predicts and reports on ``data/sample.svm``. Then the demo and the tests run in the
-clone, with an empty home folder.
+where it trains, predicts and reports on ``data/sample.svm``. The first Python also gets the wheel
+with its extras and the lowest versions that ``pyproject.toml`` allows. Then the demo and the tests
+run in the clone, with an empty home folder.
 """
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tempfile
+import tomllib
 import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +35,14 @@ SMOKE = (
     "sbm predict s.model sample.svm -o labels.txt",
     "sbm report s.model -o page.html",
     "python -c 'import sbm, sbm.settings; assert sbm.Model.load(\"s.model\").ids.size'",
+)
+EXTRAS = ("arrow", "remote", "sklearn", "plot")  # tried with the lowest versions
+SMOKE_OF_EXTRAS = (
+    "sbm cat s.sbm -o rows.parquet --format parquet",
+    "sbm train rows.parquet -o u.model --mem 400MB",
+    "sbm report s.model -o page.html --png page.png",
+    "python -c 'import fsspec.implementations.http'",
+    "python -c 'from sbm.sklearn import SBMClassifier as S; S().fit([[0.0], [1.0]], [0, 1])'",
 )
 
 
@@ -72,23 +83,43 @@ def _build(clone: Path, folder: Path) -> list[Path]:
     return made
 
 
-def _install(python: str, path: str, archive: Path, folder: Path) -> dict[str, Any]:
+def lowest(pyproject: Path) -> list[str]:
+    """Return the lowest versions of dependencies, as lines of a file of constraints."""
+    project = tomllib.loads(pyproject.read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(one for name in EXTRAS for one in extras[name])]
+    found = [re.match(r"([\w-]+)>=([\d.]+)", one) for one in wanted]
+    return [f"{bound[1]}=={bound[2]}" for bound in found if bound]
+
+
+def _install(
+    python: str, path: str, archive: Path, folder: Path, constraints: Sequence[str] = ()
+) -> dict[str, Any]:
     """Install into a new environment and use it; a row of the report."""
     kind = "wheel" if archive.suffix == ".whl" else "source archive"
+    kind += ", lowest dependencies" if constraints else ""
     tell(f"{python}: {kind}")
     home = folder / f"{python}-{archive.suffix[1:]}"
     home.mkdir()
     _run([path, "-m", "venv", home / "env"], home)
     programs = home / "env/bin"
-    first = _run([programs / "pip", "install", "-q", "--disable-pip-version-check", archive], home)
+    pip: list[str | Path] = [programs / "pip", "install", "-q", "--disable-pip-version-check"]
+    what = str(archive)
+    smoke: Sequence[str] = SMOKE
+    if constraints:
+        (home / "lowest.txt").write_text("\n".join(constraints))
+        what += f"[{','.join(EXTRAS)}]"
+        pip += ["-c", home / "lowest.txt"]
+        smoke = (*SMOKE, *SMOKE_OF_EXTRAS)
+    first = _run([*pip, what], home)
     shutil.copyfile(ROOT / "data/sample.svm", home / "sample.svm")
-    code = f"PATH={programs}:$PATH; set -e; " + "; ".join(SMOKE)
+    code = f"PATH={programs}:$PATH; set -e; " + "; ".join(smoke)
     seconds = _run(["sh", "-c", code], home).seconds
     version = _run([programs / "python", "--version"], home).stdout.split()[1]
     shutil.rmtree(home)
     return {
         "python": version, "what": kind, "install_seconds": first.seconds,
-        "commands": len(SMOKE), "seconds": seconds, "ok": True,
+        "commands": len(smoke), "seconds": seconds, "ok": True,
     }  # fmt: skip
 
 
@@ -118,6 +149,10 @@ def check(args: argparse.Namespace, report: Report) -> None:
         _run(["git", "clone", "-q", ROOT, clone], folder)
         archives = _build(clone, folder)
         report.data["twine check --strict"] = ", ".join(f"{a.name} passed" for a in archives)
+        first, *_ = found
+        wheel = next(archive for archive in archives if archive.suffix == ".whl")
+        bounds = lowest(clone / "pyproject.toml")
+        report.rows.append(_install(first, str(found[first]), wheel, folder, bounds))
         for python, path in found.items():
             for archive in archives:
                 report.rows.append(_install(python, str(path), archive, folder))

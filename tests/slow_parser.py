@@ -1,12 +1,15 @@
 """A slow reference parser of LIBSVM text, from the grammar in the README.
 
-A line is ``label [qid:N] [id:value]... [# comment]``. Tokens are separated by blanks. Any other
-control character also ends a token, but is not allowed anywhere, so it is refused itself.
+A line is ``label [qid:N] [id:value]... [# comment]``. Tokens are separated by blanks, which may
+also follow the colon. Any other control character also ends a token, but is not allowed anywhere,
+so it is refused itself.
 """
 
 import itertools
 import re
 import struct
+
+from sbm.inputs.parsing import ROUNDED_LABEL
 
 __all__ = ["Row", "read_line", "slow_parse"]
 
@@ -17,6 +20,7 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 _NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(inf|nan)", re.IGNORECASE)
 _QUERY = re.compile(rb"qid:[0-9]+")
+_WHOLE = re.compile(rb"([+-]?[0-9]+)(\.0*)?")
 _DIGITS = re.compile(rb"[0-9]*")
 _LARGEST_ID = 2**63 - 1
 
@@ -62,7 +66,10 @@ def _words(line: bytes) -> list[tuple[bytes, bytes]]:
 
 def _row(words: list[tuple[bytes, bytes]], dtype: str) -> Row:
     label = _number(*words[0], "float64", "a numeric label")
-    features = words[1:]
+    digits = _WHOLE.fullmatch(words[0][0])
+    if digits and int(digits[1]) != int(label):
+        raise _RefusedError(ROUNDED_LABEL.format(token=_show(words[0][1])))
+    features = _joined(words[1:])
     if features and _QUERY.fullmatch(features[0][0]):
         features = features[1:]
     pairs = sorted([_feature(word, shown, dtype) for word, shown in features])
@@ -72,6 +79,17 @@ def _row(words: list[tuple[bytes, bytes]], dtype: str) -> Row:
                 f"found feature id '{identity}' twice; each id is allowed once per row"
             )
     return label, tuple(pairs)
+
+
+def _joined(words: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the tokens, with those that end in a colon joined to the next one."""
+    joined: list[tuple[bytes, bytes]] = []
+    for word, shown in words:
+        if joined and re.fullmatch(rb"[0-9]+:", joined[-1][1]):
+            before = joined.pop()
+            word, shown = before[0] + word, before[1] + shown
+        joined.append((word, shown))
+    return joined
 
 
 def _feature(word: bytes, shown: bytes, dtype: str) -> tuple[int, float]:

@@ -21,13 +21,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 LEVELS = {
     "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
     "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
-    "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "resident": 0,
+    "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
+    "resident": 0,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
     ("inputs", "solver"), ("models", "solver"),
 }  # fmt: skip
 REQUIRED = ["click", "jinja2", "llvmlite", "numba", "numpy", "scipy", "tqdm", "zstandard"]
+# Modules whose results become bytes of a model; calibration excepted.
+SAME_BYTES = r"sbm/(solver/\w+|engine/\w+|programs/(training|tuning|streaming)/\w+)$"
 KERNELS = r"sbm/((inputs|solver|store)/kernels/\w+|compiled|resident)"
 # Libraries that only some files may import, including those of extras.
 ONLY_IN = {
@@ -125,11 +128,22 @@ def violations(path: Path) -> Iterator[str]:
                 yield f"{name}:{node.lineno} prints"
             if "allow_pickle" in {keyword.arg for keyword in node.keywords}:
                 yield f"{name}:{node.lineno} may unpickle"
+        if re.match(SAME_BYTES, name) and differs_between_processors(node):
+            yield f"{name}:{node.lineno} rounds as the processor does; see sbm/solver/sums.py"
     if not ast.get_docstring(tree):
         yield f"{name} has no docstring"
     for missing in set(exported(tree)) - {*defined(tree)}:
         if name != "sbm/__init__":  # the package looks its names up when they are used
             yield f"{name} exports {missing}, which is not there"
+
+
+def differs_between_processors(node: ast.AST) -> bool:
+    """Whether a call uses a BLAS, or vector instructions that numpy chooses while it runs."""
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
+        return True
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    pattern = r"np\.(linalg\.\w+|dot|inner|matmul|vdot|exp\w*|log\w*|power|tanh|sin|cos)|\w+\.dot"
+    return re.fullmatch(pattern, name) is not None
 
 
 @pytest.mark.long

@@ -39,7 +39,8 @@ def test_text_comes_back(tmp_path_factory, first, second, dtype, nnz):
     (folder / "a.svm").write_text(text_of(first))
     (folder / "b.svm").write_text(text_of(second))
     sources = [folder / "a.svm", folder / "b.svm"]
-    sbm.split(sources, folder / "a.sbm", dtype=dtype, blocks=2, force=True, threads=1)
+    options = {"dtype": dtype, "force": True, "threads": 1}
+    sbm.split(sources, folder / "a.sbm", blocks=2, new_labels=True, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.programs.cat._NNZ", nnz)
         report = sbm.cat(folder / "a.sbm", folder / "c.svm")
@@ -48,9 +49,8 @@ def test_text_comes_back(tmp_path_factory, first, second, dtype, nnz):
     assert slow_parse((folder / "c.svm").read_bytes(), dtype) == expected
     for kind in ("parquet", "feather"):
         sbm.cat(folder / "a.sbm", folder / f"c.{kind}", format=kind)
-        options = {"dtype": dtype, "blocks": 1, "shuffle": False, "force": True, "threads": 1}
         for name, store in ((f"c.{kind}", "again.sbm"), ("c.svm", "text.sbm")):
-            sbm.split(folder / name, folder / store, **options)
+            sbm.split(folder / name, folder / store, blocks=1, shuffle=False, **options)
         assert store_rows(folder / "again.sbm") == store_rows(folder / "text.sbm")
 
 

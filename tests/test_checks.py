@@ -159,7 +159,7 @@ def test_strict_refuses_other_columns(tmp_path):
             with pytest.raises(DataError, match=f"{name.name}:1"):
                 job(*arguments, strict=True, **more)
     for data in (store, first):
-        with pytest.raises(DataError, match=r"b\.csv:1.*missing device; unknown device_type"):
+        with pytest.raises(DataError, match=r"b\.csv:1.*missing 'device'; unknown 'device_type'"):
             sbm.train(data, tmp_path / "n.model", settings, strict=True)
     assert sbm.predict(model, good, strict=True)["warnings"] == []
     assert sbm.split(good, store, append=True, strict=True)["rows"] == 20
@@ -221,17 +221,17 @@ def test_what_differs_from_an_unfinished_training_is_named(tmp_path):
     text, model = write_table(tmp_path / "ev.csv", 200), tmp_path / "ev.model"
     stop(text, model)
     for reading, fact in (
-        ({"label": "y"}, "--label not given (now y)"),
-        ({"exclude": ["device"]}, "--exclude not given (now device)"),
-        ({"dtype": "float64"}, "--dtype float32 (now float64)"),
-        ({"blocks": 3}, "--blocks 5 (now 3)"),
-        ({"min_count": 2}, "--min-count not given (now 2)"),
+        ({"label": "y"}, "label not given (now y)"),
+        ({"exclude": ["device"]}, "exclude not given (now device)"),
+        ({"dtype": "float64"}, "dtype='float32' (now float64)"),
+        ({"blocks": 3}, "blocks=5 (now 3)"),
+        ({"min_count": 2}, "min_count not given (now 2)"),
     ):
         message = refused(text, model, **{"blocks": 5, **reading})
         assert fact in message
         assert "other data" not in message
-        assert "--fresh" in message
-    assert "--class-weight 1 each (now yes=2)" in refused(
+        assert "resume=False" in message
+    assert "class_weight=1 each (now yes=2)" in refused(
         text, model, {"class_weight": {"yes": 2}}, blocks=5
     )
     write_table(text, 200, seed=1)
@@ -250,7 +250,7 @@ def test_changes_of_a_store_since_it_was_trained_on_are_named(tmp_path):
     sbm.split(more, store, append=True)
     message = refused(store, model)
     assert "50 rows appended since" in message
-    assert "--warm-start" in message
+    assert "warm_start" in message
     sbm.train(store, model, SETTINGS, resume=False)
     sbm.split(text, store, blocks=5, shuffle=False, force=True)
     assert sbm.train(store, model, SETTINGS)[1]["resumed"] is False
@@ -263,5 +263,5 @@ def test_changes_of_a_store_since_it_was_trained_on_are_named(tmp_path):
 
 def test_other_settings_are_refused_before_text_is_read(here):
     stop(write_table(Path("ev.csv"), 200), Path("ev.model"))
-    with pytest.raises(SettingsError, match=r"-C 1 \(now 2\)"):
+    with pytest.raises(SettingsError, match=r"C=1 \(now 2\)"):
         sbm.train("bad.csv", "ev.model", {**SETTINGS, "C": 2})

@@ -149,12 +149,14 @@ def with_indptr(*indptr: int) -> tuple[sp.csr_array, list[int]]:
         (chunk([(1.0, []), (1.0, [(7, 1e39)])]), r"row 1: found 1e\+39 .* feature 7.* --dtype"),
         (chunk([(1.0, []), (1.0, [(4, 1.0), (-7, 1.0)])]), "row 1: found a feature id"),
         ((GOOD[0], [1.0]), r"\(1,\), but X has 2 rows"),
-        ((GOOD[0], [[1.0], [2.0]]), r"\(2, 1\), but X has 2 rows"),
-        ((GOOD[0], ["a", "b"]), "<U1"), (GOOD[0], "csr_array"), ((np.ones(3), [1, 2, 3]), "(3,)"),
+        ((GOOD[0], [[1.0, 0], [2.0, 1]]), r"\(2, 2\), but X has 2 rows.*multi-label"),
+        ((GOOD[0], ["a", "b"]), "words such as 'a'.* numbers"), (GOOD[0], "csr_array"),
+        ((np.ones(3), [1, 2, 3]), "(3,)"),
         ((np.ones((1, 1), complex), [1]), "complex128"), (with_indptr(0, 1, 9), "indptr .* 2 "),
         (with_indptr(0, 2, 1), "indptr .* 2 "), (with_indptr(1, 1, 2), "indptr begins with 1;"),
         ((GOOD[0], None), r"\(\), but X has 2 rows"), ((np.ma.ones((1, 1)), [1]), "masked"),
-        ((np.ones((1, 1)), [2**53 + 1]), "9,007,199,254,740,992"),
+        ((np.ones((1, 1)), [2**53 + 1]), "row 0: found the label '9007199254740993'"),
+        ((np.ones((1, 1)), np.array([10**400], object)), "row 0: found inf as the label"),
     ],
 )  # fmt: skip
 def test_invalid_chunks_are_refused(tmp_path, bad, facts):

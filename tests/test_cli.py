@@ -9,15 +9,19 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import sbm
 from sbm import Model
-from sbm.cli import main, show
+from sbm.cli import cli, main, show
 from sbm.cli.command import Terminal
 from sbm.units import format_size
 
@@ -84,7 +88,7 @@ def test_quick_start(run, tmp_path):
     code, out, err = run("sbm split big.svm --blocks 12")
     assert (code, err) == (0, "")
     assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros in 12 blocks\n")
-    assert re.search(r" s \([1-9][\d.]* (B|kB|MB)/s\)\n$", out)
+    assert re.search(r"\n11 kB, \d\.\d s\n$", out)  # too small for a speed
     code, out, err = run("sbm train --cache-frac 0.5 --mem 2GB")
     assert (code, out[:18]) == (0, "big.model: primal ")
     assert err.startswith("pass  seconds  gap (tol 0.001)")
@@ -132,7 +136,7 @@ def of_tune(r):
 RESULTS = {
     "split big.svm -o x.sbm --blocks 3 --min-count 5 --force": lambda r: [
         f"x.sbm: {r['rows']} rows, {r['features']} features, {r['nnz']} nonzeros in 3 blocks",
-        f"{format_size(r['bytes'])} ({8 * r['bytes'] / r['nnz']:.1f} bits per nonzero)",
+        f"{format_size(r['bytes'])}, ",
         f"{count(r['left_out']['features'], 'feature')} in fewer than 5 rows left out",
         f"left out ({count(r['left_out']['nnz'], 'nonzero')})",
     ],
@@ -207,7 +211,10 @@ def test_plan_output_matches_json(run, here, monkeypatch):
     assert lines["blocks"].startswith(f"4, of up to {report['block_rows']} rows and ")
     assert lines["cache"].startswith(f"{count(report['cache_rows'], 'row')}, ")
     assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} in the first pass, ")
-    assert f" {report['decode_nnz_per_second'] / 1e6:,.0f} million" in lines["speed"]
+    for name, line in (("decode", "speed"), ("solve", "pass")):
+        speed = report[f"{name}_nnz_per_second"]
+        shown = f"{speed / 1e6:,.0f} million" if speed >= 1e6 else f"{speed:,.0f}"
+        assert f"{shown} nonzeros/s" in lines[line]
     assert lines["pass"].startswith(f"up to {count(report['rounds'], 'round')} of ")
     assert lines["solver"] == "dual"
 
@@ -242,8 +249,10 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     code, _, err = run("train raw.sbm --max-passes 20 --solver dual")
     assert code == 3
     assert "raise --max-passes" not in err
-    assert re.search(r"features range from (1\.99|2) to [\d.]+e\+0[45] in size", err)
+    sizes = r"features range from (1\.99|2) to [\d.]+e\+0[45] in size; "
+    assert re.search(f"{sizes}--scale std may need fewer passes$", err, re.M)
     advice = err.splitlines()[-1]
+    assert "--scale std, " in advice
     assert "--solver auto, --cache-frac auto" in advice
     assert "more --mem" not in advice  # all blocks stayed
     assert "smaller -C" in advice
@@ -295,6 +304,27 @@ def test_advice_counts_passes_only_with_a_trend(left, is_falling, text):
               "visits_cut_short": 0, "blocks": 1, "decoded_blocks": 1}  # fmt: skip
     first = next(show.not_converged(report, sbm.Settings()))
     assert first == f"sbm: not converged: relative gap 5.00e-01 is above --tol 0.001{text}"
+
+
+@pytest.mark.parametrize(
+    ("more", "scale"),
+    [
+        (lambda k: f"{k % 7}", "std"),  # a number
+        (lambda k: f"c{k % 500}", "maxabs"),  # a word
+        (lambda k: "abc"[k % 3], "maxabs"),  # a frequent word
+        (lambda k: f"{k}" if k % 50 == 0 else "", "maxabs"),  # a rare number
+    ],
+)
+def test_scale_advice_depends_on_columns(run, tmp_path, more, scale):
+    rows = [f"{'yn'[k * 7 % 13 < 6]},{20000 + 7919 * k % 60000},{1 + k % 9},{more(k)}"
+            for k in range(2000)]  # fmt: skip
+    Path("t.csv").write_text("\n".join(["label,income,kids,more", *rows]) + "\n")
+    err = run("train t.csv --loss log_loss -o t.model")[2]
+    assert f"; --scale {scale} may need fewer passes" in err
+    assert "predict better" not in err
+    for chosen, advice in (("--loss log_loss -o t.model", scale), (f"--scale {scale}", None)):
+        report = strict(run(f"train t.csv {chosen} --fresh --json")[1])
+        assert report["scale_advice"] == advice
 
 
 def test_tune_reports_best_at_grid_edge(run, here):
@@ -425,6 +455,7 @@ ERRORS = {
     "predict x.npz test.svm": "x.npz export", "info none": "none does not exist",
     "info sub": "sub manifest.json run.json", "info garbage": "garbage is not an sbm file",
     "expire big.sbm --before 30d": "no source before 30d; big.svm",
+    "export .": ". is a folder without a name", "train big.sbm --warm-start /": "/ is a folder",
 }  # fmt: skip
 # The same with exit code 2: options and settings without a meaning, named as they were typed.
 MISUSES = {
@@ -436,6 +467,12 @@ MISUSES = {
     "train big.sbm --config none.toml": "none.toml does not exist",
     "train big.sbm -o x.model --warm-start big.model --loss squared_hinge": "loss hinge",
     "split big.svm -o x.sbm --blocks 0": "--blocks is 0;",
+    "train ''": "DATA is empty", "predict '' test.svm": "MODEL is empty",
+    "train big.sbm -o ''": "-o is empty", "train big.sbm --validate ''": "validate is empty",
+    f"train big.sbm --rounds {'1' * 5000}": "--rounds is 111 2^63",
+    f"stream big.svm -o x.model --checkpoint-every {'1' * 5000}rows": "--checkpoint-every is",
+    "plan big.sbm --launch 999999999": "--launch is 999999999; 10000",
+    "train big.sbm --config deep.toml": "deep.toml is nested",
     "train big.svm -o x.model --label y": "--label big.svm is no table",
     "train none.svm --penalty l1": "--penalty l1 hinge log_loss",
     "cat big.sbm -o x.csv": "x.csv csv libsvm",
@@ -471,6 +508,7 @@ def clutter(made, tmp_path_factory) -> Path:
     (folder / "garbage").write_bytes(np.random.default_rng(0).bytes(5000))
     (folder / "spam.svm").write_text("1 1:1\nspam\n")
     (folder / "empty.svm").write_bytes(b"")
+    (folder / "deep.toml").write_text("a = " + "[" * 3000)
     (folder / "plain.svm.gz").write_text("1 1:1\n-1 2:1\n")
     data = bytearray((folder / "big.model").read_bytes())
     data[-5] ^= 1
@@ -513,6 +551,39 @@ def test_suggested_minimum_memory_works(run, here):
     err = run("train -o x.model --mem 1MB")[2]
     least = re.search(r"at least --mem (\d+MB)\n", err)[1]
     assert run(f"train -o x.model -q --mem {least}")[0] == 0
+
+
+# Values of options and names of files that mean nothing, or nearly.
+HOSTILE = ["1" * 5000, "-1", "1e400", "nan", "0.0", "²", "", ".", "none/x", "x" * 5000, "a\nb"]
+LINES = {
+    "split": "split big.svm -o n.sbm", "train": "train big.sbm -o n.model --max-passes 1",
+    "predict": "predict big.model test.svm", "stream": "stream big.svm -o n.model",
+    "tune": "tune big.sbm -o n.model --folds 2 -C 1 --max-passes 1",
+    "plan": "plan big.sbm --seconds 0.1",
+    "info": "info big.sbm", "inspect": "inspect big.model", "cat": "cat big.sbm -o n.svm",
+    "report": "report big.model", "export": "export big.model", "check": "check big.sbm",
+    "expire": "expire big.sbm --dry-run --source x",
+}  # fmt: skip
+OPTIONS = sorted(
+    (command, max(option.opts, key=len))
+    for command in LINES
+    for option in cli.commands[command].params
+    if isinstance(option, click.Option) and not option.is_flag
+    if option.name not in ("launch", "liblinear_w", "warm_start", "keep_store", "loss")
+)
+
+
+@given(st.sampled_from(OPTIONS), st.sampled_from(HOSTILE))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hostile_values_end_in_a_sentence(run, made, monkeypatch, option, value):
+    command, name = option
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        monkeypatch.chdir(folder)
+        code, _, err = run(f"{LINES[command]} {name} {shlex.quote(value)}")
+        monkeypatch.chdir("/")
+    assert code in (0, 1, 2, 3)
+    assert code in (0, 3) or "sbm: " in err or "Error: " in err
 
 
 @pytest.mark.parametrize(
@@ -894,3 +965,46 @@ def test_without_a_terminal_progress_prints_lines(monkeypatch):
         "pass 4: 4 kB, 182 B/s",
         "shown",
     ]
+
+
+def test_lines_fit_a_terminal(monkeypatch, capsys):
+    terminal = Terminal()
+    lines = [
+        "  memory  112 MB of 2 GB: interpreter 92 MB, weights 48 B, decoding 200 B, overhead 20 MB",
+        "x.model: primal 0.9, dual 0.9, certified relative gap 1.21e-15 (scaled by std) in 1 pass",
+        "1\t" * 50, "x" * 90, "short",
+    ]  # fmt: skip
+    terminal.answer({}, lambda _: lines)
+    assert capsys.readouterr().out.split("\n") == [*lines, ""]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.answer({}, lambda _: lines)
+    shown = capsys.readouterr().out.split("\n")
+    assert [line for line in shown if len(line) > 80] == ["1\t" * 50, "x" * 90]
+    assert shown[1] == f"{'':10}overhead 20 MB"
+    assert shown[3].startswith("  ")
+
+
+def test_rates_of_tiny_data_are_left_out():
+    report = {
+        "store": "a.sbm", "rows": 4, "rows_in_all": 4, "features": 3, "nnz": 6, "blocks": 1,
+        "bytes": 762, "seconds": 0.1, "text_bytes": 30, "compile_seconds": 0.0, "skipped": 0,
+        "collisions": [["text=" + "a document " * 500, "b\nc"]],
+    }  # fmt: skip
+    _, size, collision = show.split(report, 1)
+    assert size == "762 B, 0.1 s"
+    assert len(collision) < 200
+    _, size, _ = show.split({**report, "nnz": 10**6, "bytes": 10**6, "text_bytes": 10**7}, 1)
+    assert size == "1 MB (8.0 bits per nonzero), 0.1 s (100 MB/s)"
+
+
+def test_names_are_printed_in_one_line(run, tmp_path):
+    Path("t.csv").write_text('"a\nb",label\n1,0\n2,1\n"3\x1b[2J",1\n' + "x" * 500 + ",0\n")
+    assert run("split t.csv")[0] == 0
+    out = run("info t.sbm -v")[1]
+    assert r"a\nb" in out
+    assert all(": " in line or line.startswith(" " * 20) for line in out.splitlines())
+    assert run("train t.sbm -q")[0] == 0
+    out = run("inspect t.model")[1]
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) < 300

@@ -50,10 +50,14 @@ def test_notebooks_show_bars(text, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
     assert type(Progress.of(None)) is NotebookProgress
     seen = []
-    monkeypatch.setattr("tqdm.auto.tqdm.update", lambda bar, n: seen.append((bar.desc, n)))
+    monkeypatch.setattr("tqdm.std.tqdm.update", lambda bar, n: seen.append((bar.desc, n)))
     sbm.split(text, text.with_suffix(".sbm"))
     assert ("split", text.stat().st_size) in seen
+    capsys.readouterr()
     report = sbm.train(text.with_suffix(".sbm"), text.with_suffix(".model"))[1]
+    title, first = capsys.readouterr().out.splitlines()[:2]
+    assert title.startswith("pass  seconds  gap (tol 0.001)")
+    assert first.startswith("   1 ")
     page = sbm.report(report["model"], text.with_suffix(".html"))
     assert page._repr_html_().startswith("<iframe")
     assert page["png"] is None

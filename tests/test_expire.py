@@ -142,8 +142,8 @@ def test_files_of_one_split_are_dropped_together(tmp_path):
 @pytest.mark.parametrize(
     ("how", "kind", "facts"),
     [
-        ({}, SettingsError, "--before DATE or --source NAME"),
-        ({"before": "2026-01-02", "sources": "0.svm"}, SettingsError, "--before .* --source"),
+        ({}, SettingsError, "before=DATE or sources=NAME"),
+        ({"before": "2026-01-02", "sources": "0.svm"}, SettingsError, "before .* sources"),
         ({"before": "soon"}, SettingsError, "'soon' is not a date"),
         ({"before": "2026-01-01"}, DataError, "before 2026-01-01; .*0.svm.* added 2026-01-01T"),
         ({"before": "2026-02-01"}, DataError, "all rows of {store}"),
@@ -198,11 +198,11 @@ def test_store_in_use_is_refused(store, place, kind):
 def test_crash_leaves_a_valid_store(store, monkeypatch):
     real, calls = store_files.remove_leftovers, []
 
-    def killed_the_second_time(*arguments: Any) -> None:
+    def killed_the_second_time(*arguments: Any) -> set[str]:
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        real(*arguments)
+        return real(*arguments)
 
     def fail(*_: Any) -> None:
         raise StoreError("cannot write")
@@ -222,6 +222,31 @@ def test_crash_leaves_a_valid_store(store, monkeypatch):
     sbm.split([written(store.parent, "more.svm", b"1 1:1\n")], store, append=True)
     assert len(list(store.glob("*.sbb"))) == 5  # leftovers were removed
     assert_holds(store, text_of(1), text_of(2), b"1 1:1\n")
+
+
+@pytest.mark.parametrize("chosen", [{"sources": "0.svm"}, {"before": "2100-01-01"}], ids=str)
+def test_killed_expire_can_be_repeated(store, monkeypatch, chosen):
+    manifest = read_manifest(store)
+    manifest["generations"][0]["added"] = "2000-01-01T00:00:00+00:00"
+    store_files.write_manifest(store, manifest)
+    chosen = {"before": "2001-01-01"} if "before" in chosen else chosen
+    real, calls = store_files.remove_leftovers, []
+
+    def killed_the_second_time(*arguments: Any) -> set[str]:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job.store_files, "remove_leftovers", killed_the_second_time)
+        with pytest.raises(KeyboardInterrupt):
+            sbm.expire(store, **chosen)
+    report = sbm.expire(store, **chosen)
+    assert (report["rows"], report["sources"]) == (0, [])
+    assert_holds(store, text_of(1), text_of(2))
+    with pytest.raises(DataError, match=r"already dropped|no source added before"):
+        sbm.expire(store, **chosen)  # nothing was left to remove
 
 
 def test_block_numbers_are_never_reused(store):

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import sbm
-from sbm.cli import cli
+from sbm.cli import cli, show
 from sbm.errors import StoreError
+from sbm.models.model import Model
 from sbm.settings import Settings
 from sbm.store.blocks import read_manifest, write_manifest
 from sbm.store.run import Run
@@ -185,3 +186,11 @@ def test_unused_features_are_counted(store):
     report = sbm.check(store)
     assert report["rows"] == sbm.info(store)["sources"][0]["rows"]
     assert (report["chunks"], report["unused_features"]) == (3, 1)  # 77
+
+
+def test_labels_are_shown_in_full(tmp_path):
+    labels = [0.3, 0.30000000000000004, 2.0**53, 1e300]
+    Model(np.array([1]), np.ones((1, 4)), labels).save(tmp_path / "a.model")
+    for every in (False, True):
+        text = "\n".join(show.info(sbm.info(tmp_path / "a.model"), every))
+        assert "labels: 0.3, 0.30000000000000004, 9007199254740992, 1e+300\n" in text

@@ -202,9 +202,9 @@ def test_model_hashes_names_like_its_store(trained: Path) -> None:
 
 def test_other_columns_are_reported(trained: Path) -> None:
     for header, missing, unknown in (
-        ("zip,class,word,m,n", "", ""), ("n,word,zip,class", "missing m", ""),
-        ("n,M,Zip,word,class", "missing m, zip", "unknown M, Zip"),
-        ("n,m,word,zip", "", ""), ("n,m,word,zip,label", "", "unknown label"),
+        ("zip,class,word,m,n", "", ""), ("n,word,zip,class", "missing 'm'", ""),
+        ("n,M,Zip,word,class", "missing 'm', 'zip'", "unknown 'M', 'Zip'"),
+        ("n,m,word,zip", "", ""), ("n,m,word,zip,label", "", "unknown 'label'"),
     ):  # fmt: skip
         (trained / "c.csv").write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")))
         warnings = "".join(sbm.predict(trained / "a.model", trained / "c.csv")["warnings"])
@@ -226,7 +226,7 @@ def test_names_need_a_model_with_names(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("y,b\n1,2\n")
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
-    with pytest.raises(SettingsError, match=r"a\.csv has .*names.* ids"):
+    with pytest.raises(DataError, match=r"a\.csv has .*names.* ids"):
         sbm.predict(model, path)
     with pytest.raises(SettingsError, match=r"a\.csv is csv .*LIBSVM"):
         sbm.stream(path, tmp_path / "a.model")
@@ -330,10 +330,14 @@ def test_label_column_is_found_by_name(
 
 
 REFUSED_TABLES = [
-    ("y,label\n1,2\n", {}, ":1: found columns 'label', 'y' among 'y', 'label'.*--label"),
+    ("y,label\n1,2\n", {}, ":1: found columns 'label' and 'y'.*--label"),
     ("a,b\n1,2\n", {}, ":1: found no column 'label' or 'y' or 'target' among 'a', 'b'"),
-    ("y,b\n1,2\n", {"label": "z"}, ":1: found no column 'z' among"),
-    ("y,b\n1,2\n", {"categorical": ["z"]}, ":1: column z .*--categorical.* 'y', 'b'"),
+    ("y,b\n1,2\n", {"label": "z"}, ":1: found no column 'z' for --label among"),
+    (
+        "y,b\n1,2\n",
+        {"categorical": ["z"]},
+        ":1: found no column 'z' for --categorical among 'y', 'b'",
+    ),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
     (",y\n0,1\n", {}, ":1: found a column without a name"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),

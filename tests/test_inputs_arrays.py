@@ -5,12 +5,14 @@ import io
 import sys
 import zipfile
 from collections.abc import Callable, Generator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
@@ -19,12 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slow_parser import Row
 
+from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError
 from sbm.inputs.arrow import read_arrow
 from sbm.inputs.columns import Cells
 from sbm.inputs.matrices import Batch, read_rows
 from sbm.inputs.text import Source
+from sbm.programs.predict import predict
 from sbm.programs.split import split
+from sbm.programs.train import train
 from sbm.store.blocks import read_manifest
 
 Plain = tuple[float, list[tuple[int, float]]]
@@ -102,13 +107,63 @@ def test_other_types_and_byte_orders_are_read(tmp_path: Path) -> None:
     assert rows_in(tmp_path / "a.npz") == [(1.0, ((1, 3.0), (5, 2.0)))]
 
 
+@pytest.mark.parametrize("format_", ["csr", b"csr", np.array("csr", ">U3"), np.array(["csr"])])
+def test_format_of_a_matrix_may_be_a_string(tmp_path: Path, format_: Any) -> None:
+    path = save_inside(tmp_path / "a.npz", TWO_ROWS, format=np.asarray(format_))
+    assert rows_in(path) == expected(TWO_ROWS)
+    save_inside(path, TWO_ROWS, format=np.array("coo"))
+    with pytest.raises(DataError, match=r"a\.npz holds a matrix in coo format"):
+        rows_in(path)
+
+
+LABELS: list[tuple[Any, list[str]]] = [
+    (["no", "yes", "no"], ["no", "yes"]), (np.array(["2", "11", "2"], ">U2"), ["11", "2"]),
+    ([["no"], ["yes"], ["no"]], ["no", "yes"]), ([[3], [4], [3]], []),
+    (np.asfortranarray([[3.0], [4], [3]]), []), ([["a b"], ["é"], ["a b"]], ["a b", "é"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("y", "names"), LABELS)
+@pytest.mark.parametrize("inside", [True, False])
+def test_labels_of_npz_are_words_or_a_column(
+    tmp_path: Path, y: Any, names: list[str], inside: bool
+) -> None:
+    rows: list[Plain] = [(0.0, [(1, 2.0)]), (0.0, [(2, 2.0)]), (0.0, [(1, 2.0)])]
+    path = save_inside(tmp_path / "a.npz", rows, y=np.array(y) if inside else None)
+    if not inside:
+        np.save(tmp_path / "a.y.npy", np.array(y))
+    read = [label for label, _ in rows_in(path, piece=1)]
+    labels = read_manifest(tmp_path / "a.sbm")["labels"]
+    assert labels.get("names", []) == names
+    words = {k: str(word) for k, word in enumerate(names)} or {3.0: 3, 4.0: 4}
+    assert [words[label] for label in read] == np.array(y).ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("y", "facts"),
+    [
+        (np.ones((2, 3)), r"y has shape \(2, 3\).*multi-label"), (np.ones(()), r"shape \(\)"),
+        (np.array(["a", 1], object), "y has dtype object.*astype"),
+        (np.array([b"a", b"b"]), "y has dtype .S1"), (np.array([1j, 2]), "y has dtype complex128"),
+    ],
+)  # fmt: skip
+def test_other_labels_of_npz_are_named(tmp_path: Path, y: Any, facts: str) -> None:
+    path = save_inside(tmp_path / "a.npz", TWO_ROWS, y=y)
+    with pytest.raises(DataError, match=rf"a\.npz.*{facts}") as caught:
+        rows_in(path)
+    assert "damaged" not in str(caught.value)
+
+
 def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array, **options)
     return file.getvalue()
 
 
+NO_CHARACTERS = np.array([0x110000, 0x61], "<u4").view("<U1")
 HOSTILE: list[tuple[str, Any, str]] = [
+    ("y", NO_CHARACTERS, "beyond Unicode"),
+    ("y", NO_CHARACTERS.astype(">U1"), "beyond Unicode"),
     ("indptr", np.array([0, 2, 1]), "row 1: indptr goes from 0 to 2"),
     ("indptr", np.array([0, -1, 2]), "row 1: indptr goes from 0 to -1"),
     ("indptr", np.array([0, 2**63 - 1, -(2**63) + 5]), "row 1: indptr"),
@@ -210,7 +265,8 @@ def write(path: Path, rows: list[Plain], ids: Any = None, values: Any = None, n:
     }
     if values is not False:
         kind = values or pa.list_(pa.float32())
-        table["values"] = pa.array([[v for _, v in f] for _, f in rows], kind)
+        as_kind = np.float16 if kind.value_type == pa.float16() else lambda value: value
+        table["values"] = pa.array([[as_kind(v) for _, v in f] for _, f in rows], kind)
     pq.write_table(pa.table(table), path, row_group_size=n)
     return path
 
@@ -301,3 +357,86 @@ def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):
             list(read_rows(read_arrow, Source(str(path), format="parquet"), largest_row=4))
     assert len(list(read_rows(read_arrow, Source(str(path), format="parquet"), largest_row=5))) == 1
+
+
+# -------------------------------------------------------------------------------------- labels
+
+
+def write_labels(folder: Path, kind: str, labels: list[int]) -> Any:
+    """Write a row for each label; return the input of `split`."""
+    path, n = folder / f"a.{kind.split('-')[0]}", len(labels)
+    if kind in ("svm", "vw"):
+        bar = "|" if kind == "vw" else ""
+        path.write_text("".join(f"{y} {bar} {k + 1}:1\n" for k, y in enumerate(labels)))
+    elif kind in ("csv", "tsv"):
+        cells = [["a", "label"], *[[str(k), str(y)] for k, y in enumerate(labels)]]
+        path.write_text("".join((",\t"[kind == "tsv"]).join(row) + "\n" for row in cells))
+    elif kind == "npz":
+        save_inside(path, [(y, [(k, 2.0)]) for k, y in enumerate(labels)])
+    elif "arrays" in kind:
+        y = np.array(
+            labels, {"arrays": np.int64, "objects-arrays": object}.get(kind, np.longdouble)
+        )
+        return (np.eye(n), y)
+    else:
+        _, type_, *lists = kind.split("-")
+        decimals = [None if y is None else Decimal(y) for y in labels]
+        column = pa.array(decimals).cast(pa.decimal128(25, 3)) if type_ == "decimal" else labels
+        if type_ == "dictionary":
+            column = pa.array(labels).dictionary_encode()
+        features = {"indices": [[k] for k in range(n)]} if lists else {"a": list(range(n))}
+        table = pa.table({"label": column, **features})
+        if "frame" in kind:
+            return table
+        (pq.write_table if "parquet" in kind else pa.feather.write_feather)(table, path)
+    return path
+
+
+KINDS = [
+    "svm", "vw", "csv", "tsv", "npz", "arrays", "objects-arrays", "long-arrays", "parquet-int",
+    "parquet-decimal", "parquet-int-lists", "parquet-decimal-lists", "feather-int", "frame-int",
+    "frame-dictionary",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_float64_rounds_are_refused(tmp_path: Path, kind: str) -> None:
+    exact = [2**53, 2**53 + 2, -(2**60), 1]
+    store = tmp_path / "s.sbm"
+    report = split(write_labels(tmp_path, kind, exact), store, **IN_TURN)
+    assert sorted(report["labels"]["values"]) == sorted(exact)
+    data = write_labels(tmp_path, kind, [2**53, 2**53 + 1, 1])
+    place = {"npz": "row 2", "arrays": "row 1", "frame": "row 2", "svm": ":2", "sv": ":3"}
+    where = next((place[k] for k in place if k in kind), "2")
+    with pytest.raises(DataError, match=rf"{where}: found the label '9007199254740993[0.]*'"):
+        split(data, store, **IN_TURN)
+    report = split(data, store, on_error="skip", **IN_TURN)
+    assert (report["rows"], report["skipped"]) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_may_be_rounded(tmp_path: Path, kind: str) -> None:
+    data = write_labels(tmp_path, kind, [2**53, 2**53 + 1, 1])
+    settings = {"loss": "epsilon_insensitive", "max_passes": 1}
+    model, report = train(data, tmp_path / "a.model", settings)
+    assert report["read"]["rows"] == 3
+    if isinstance(data, Path):
+        assert predict(model, data)["rows"] == 3
+
+
+def test_rounded_values_are_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = [1577836800123 + 60_000 * k for k in range(3)]
+    said: list[str] = []
+    progress = Progress()
+    progress.stage = said.append  # type: ignore[method-assign]
+    table = pa.table({"label": [0, 1, 0], "one": [1, 1, 1], "time": times})
+    text = tmp_path / "a.svm"
+    text.write_text("".join(f"1 1:0.1 7:{t}\n" for t in times))
+    for data, facts in ((table, "row 1: feature time has"), (text, "a.svm:1: feature 7 has")):
+        said.clear()
+        split(data, tmp_path / "a.sbm", force=True, progress=progress)
+        assert [line for line in said if "float64" in line] == said
+        assert len(said) == 1
+        assert facts in said[0]
+        split(data, tmp_path / "a.sbm", force=True, dtype="float64", progress=progress)
+        assert len(said) == 1

@@ -186,7 +186,7 @@ def test_estimators_take_the_penalty(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.coef_.T, full_weights(model, X.shape[1]), atol=1e-4)
     lasso = SBMRegressor("squared_error", C=0.05, **options).fit(*rows(0))
     assert 0 < np.count_nonzero(lasso.coef_) < 20
-    with pytest.raises(sbm.SettingsError, match="partial_fit needs l2"):
+    with pytest.raises(AttributeError, match="partial_fit"):
         SBMRegressor("squared_error", **options).partial_fit(*rows(0))
 
 
@@ -251,7 +251,8 @@ def test_text_gives_the_model_of_its_store(
     assert done.exit_code == 0, done.output
     assert f"{stay} of 4 blocks stayed in memory" in done.output
     assert path.read_bytes() == store.with_suffix(".model").read_bytes()
-    assert len(read) == 3 * (4 - stay)  # one chunk a block, three passes
+    # One chunk a block, three passes; and one for the frequencies of features.
+    assert len(read) == 3 * (4 - stay) + (stay == 0)
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -347,7 +348,7 @@ def test_plan_is_that_of_the_training(tmp_path: Path) -> None:
         plan, (_, report) = sbm.plan(store, settings), train(store, **settings)
         assert plan["memory"]["columns"] > 0
         assert plan["decoded_blocks"] == report["decoded_blocks"]
-    with pytest.raises(sbm.SettingsError, match="--cache-frac"):
+    with pytest.raises(sbm.SettingsError, match=r"^cache_frac"):
         sbm.plan(store, {**settings, "cache_frac": 0.1})
 
 
@@ -433,9 +434,9 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path, intercept:
         ({"l1_ratio": 0.2, "penalty": "l1"}, "l1_ratio elasticnet"),
         ({"l1_ratio": 1.5, "penalty": "elasticnet"}, "l1_ratio 1.5"),
         ({"penalty": "l3"}, "penalty l3 elasticnet"),
-        ({"penalty": "l1", "calibrate": True}, "--calibrate l1"),
-        ({"penalty": "l1", "cache_frac": 0.1}, "--cache-frac l1"),
-        ({"penalty": "l1", "parts": "blocks"}, "--parts l1"),
+        ({"penalty": "l1", "calibrate": True}, "calibrate"),
+        ({"penalty": "l1", "cache_frac": 0.1}, "cache_frac l1"),
+        ({"penalty": "l1", "parts": "blocks"}, "parts l1"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(

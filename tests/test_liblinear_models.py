@@ -1,5 +1,6 @@
 """Reading and writing LIBLINEAR models: equal predictions, and invalid files."""
 
+import itertools
 import re
 import tracemalloc
 from pathlib import Path
@@ -233,6 +234,7 @@ def test_random_models_round_trip(here, data):
     model = Model(np.array(ids, np.int64), W, labels, bias, weights, {"loss": loss})
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few lines
         patch.setattr(interop, "_TEXT_BYTES", data.draw(st.sampled_from([8, 1 << 14])))
+        patch.setattr(interop, "_READ", data.draw(st.sampled_from([1, 7, 1 << 14])))
         assert write_model(model, "m.txt") == Path("m.txt").stat().st_size
         found = read_model("m.txt")
     order = np.argsort(model.ids)
@@ -299,8 +301,14 @@ w
 def test_model_text_is_read(here):
     head, weights = GOOD.split("w\n")
     lines = head.splitlines()
-    turned = "\n".join(lines[:1] + lines[:0:-1]) + "\nw\n" + weights + "\n \n"
-    for text in (GOOD, turned):
+    orders = itertools.permutations(lines)
+    turned = ["\n".join(order) + "\nw\n" + weights for order in orders]
+    others = [
+        GOOD.rstrip(), " ".join(GOOD.split()), "\n\n" + GOOD.replace("\n", "\n\n"),
+        GOOD.replace("\n", "\r\n"), "\t".join(GOOD.split()) + "\n \n", " " * 2000 + GOOD,
+        "\n".join(GOOD.split()), GOOD.replace("w\n", "w "), GOOD + "\n" * 100_000,
+    ]  # fmt: skip
+    for text in (GOOD, *turned, *others):
         Path("m.txt").write_text(text)
         model = read_model("m.txt")
         assert (model.ids.tolist(), model.W.tolist()) == ([1], [[0.5, -1, 0.002]])
@@ -316,28 +324,29 @@ def test_model_text_is_read(here):
     ("old", "new", "facts"),
     [
         ("L2R_L2LOSS_SVC_DUAL", "L3R", ":1: .*'L3R'.*L2R_LR, "),
-        ("solver_type L2R_L2LOSS_SVC_DUAL", "solver_type", ":1: .*0 words.*solver_type"),
+        ("solver_type L2R_L2LOSS_SVC_DUAL", "solver_type", ":2: .*'nr_class'.*a solver"),
         ("nr_class 3", "nr_class many", ":2: .*'many'"), ("nr_class 3", "nr_class -3", "'-3'"),
         ("nr_class 3", "nr_class 4", ":6: .*3 labels.* 4 "),
         ("nr_class 3\n", "", ":5: .*nr_class"),
-        ("nr_class 3\nlabel 3 1 2", "nr_class 1\nlabel 3", "label 3.*two or more"),
-        ("nr_class 3\nlabel 3 1 2", "nr_class 0\nlabel", "no label.*two or more"),
+        ("nr_class 3\nlabel 3 1 2", "nr_class 1\nlabel 3", ":8: .* 3 weights"),
+        ("nr_class 3\nlabel 3 1 2", "nr_class 0\nlabel", "no label.*at least one"),
         ("label 3 1 2\n", "", ":5: .*0 labels.* 3 "), ("label 3 1 2", "label 3 1.5 2", "'1.5'"),
         ("label 3 1 2", "label 3 2147483648 2", ":3: .*'2147483648'.*32"),
         ("label 3 1 2", "label 3 1 3", ":6: .*label 3 twice"),
         ("nr_feature 2", "nr_feature 1e3", ":4: .*'1e3'"),
-        ("nr_feature 2", "nr_feature 2 2", ":4: .*2 words.*nr_feature"),
-        ("nr_feature 2", "nr_feature 2147483647", "line 9 .* 3 .*2,147,483,648;"),
-        ("nr_feature 2", "nr_feature 1", ":9: .* 2 "), ("bias 1", "bias nan", ":5: .*'nan'"),
+        ("nr_feature 2", "nr_feature 2 2", ":4: .*'2'.*nr_feature"),
+        ("nr_feature 2", "nr_feature 2147483647", " 9 .*6,442,450,944;"),
+        ("nr_feature 2", "nr_feature 1", ":9: .* 6 "), ("bias 1", "bias nan", ":5: .*'nan'"),
         ("bias 1", "bias 1e999", ":5: .*'1e999'"), ("bias 1", "bias 1\nbias 1", ":6: .*bias"),
-        ("bias 1", "colour 1", ":5: .*'colour'.*rho"), ("bias 1", "", ":5: .*''.*rho"),
-        ("w\n", "w 3\n", ":6: .*'w'"), ("w\n0.5 -1 2e-3\n0 0 0\n1 2 3\n", "", "line 5.*weights"),
-        ("0 0 0", "0 0", ":8: .*2 words.* 3 "), ("0 0 0\n", "0 0\n0\n", ":8: .*2 words"),
-        ("0 0 0", "", ":8: .*0 words"), ("0 0 0", "0 nan 0", ":8: .*'nan'"),
+        ("bias 1", "colour 1", ":5: .*'colour'.*rho"), ("bias 1", "", ":9: .* 6 "),
+        ("w\n", "w 3\n", ":9: .* 9 "), ("w\n", "w" * 100_000, ":5: .*400 bytes"),
+        ("w\n0.5 -1 2e-3\n0 0 0\n1 2 3\n", "", "ends before the weights"),
+        ("0 0 0", "0 0", "with 8 .* 9;"), ("0 0 0", "", "with 6 .* 9;"),
+        ("0 0 0", "0 nan 0", ":8: .*'nan'"),
         ("0 0 0", "0 1e400 0", ":8: .*'1e400'"), ("0 0 0", "0 1_0 0", ":8: .*'1_0'"),
         ("0 0 0", "0 0x1 0", ":8: .*'0x1'"), ("0 0 0", "0 \x00 0", r":8: .*'\\x00'"),
-        ("0 0 0", "0 " + "1" * 3000 + " 0", ":8: .*1,600 bytes"),
-        ("0 0 0\n", "", "line 8 .* 2 .* 3;"), ("1 2 3\n", "1 2 3", ":9: .*truncated"),
+        ("0 0 0", "0 " + "1" * 3000 + " 0", ":8: .*'1111"),
+        ("0 0 0\n", "", "with 6 .* 9;"), ("1 2 3\n", "1 2", "with 8 .* 9;"),
         ("L2R_L2LOSS_SVC_DUAL", "L2R_L2LOSS_SVR", ":6: .*nr_class 3.*nr_class 2"),
         ("L2R_L2LOSS_SVC_DUAL", "ONECLASS_SVM", ":6: .*nr_class 3|rho"),
     ],
@@ -353,16 +362,31 @@ def test_damaged_text_is_refused_with_its_line(here, old, new, facts):
     assert peak < 1_000_000  # whatever sizes the header names
 
 
-@pytest.mark.parametrize("part", [8, 1 << 14])
+@pytest.mark.parametrize("solver", ["L2R_LR", "L2R_L2LOSS_SVC", "MCSVM_CS"])
+@pytest.mark.parametrize("bias", [-1, 1])
+def test_model_of_one_class_predicts_its_label(here, solver, bias):
+    weights = "0.5 \n-2 \n" + "3 \n" * (bias > 0)
+    head = f"solver_type {solver}\nnr_class 1\nlabel -7\nnr_feature 2\nbias {bias}\nw\n"
+    Path("m.txt").write_text(head + weights)
+    Path("t.svm").write_text("1 1:9\n-7 2:9\n-7\n")
+    report = sbm.predict("m.txt", "t.svm", "out.txt")
+    assert Path("out.txt").read_text() == "-7\n" * 3
+    assert report["accuracy"] == 2 / 3
+    sbm.export("m.txt", "again.txt", format="liblinear")
+    assert read_model("again.txt").labels == [-7.0]
+
+
+@pytest.mark.parametrize("part", [1, 8, 1 << 14])
 @pytest.mark.parametrize(
     ("line", "facts"),
-    [("1 2", "2 words"), ("", "0 words"), ("x", "'x'"), ("1_0", "'1_0'"), ("1e400", "'1e400'")],
-)
+    [("1\n\n3", ":39: .* 31 "), ("", " ends with 30 .* 31"), ("x", ":36: .*'x'"),
+     ("1_0", ":36: .*'1_0'"), ("1e400", ":36: .*'1e400'")],
+)  # fmt: skip
 def test_damaged_single_column_is_refused_with_its_line(here, monkeypatch, line, facts, part):
-    monkeypatch.setattr(interop, "_TEXT_BYTES", part)  # whole, and in pieces of a few lines
+    monkeypatch.setattr(interop, "_READ", part)  # whole, and in pieces of a few lines
     head = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 31\nbias -1\nw\n"
     Path("m.txt").write_text(head + "1 \n" * 29 + f"{line}\n 2.5e0\n")
-    with pytest.raises(StoreError, match=rf"^m\.txt:36: .*{facts}"):
+    with pytest.raises(StoreError, match=rf"^m\.txt{facts}"):
         read_model("m.txt")
     Path("m.txt").write_text(head + "1 \n" * 29 + "\t-3 \r\n 2.5e0\n")
     assert read_model("m.txt").W[:, 0].tolist() == [1.0] * 29 + [-3.0, 2.5]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slow_parser import Row, slow_parse
 
 from sbm.inputs.libsvm import REASONS, parse_text
-from sbm.inputs.parsing import SPARE, ParsedText
+from sbm.inputs.parsing import SPARE, ParsedText, Room
 
 ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits cannot tell
 
@@ -48,7 +48,11 @@ def check(text: bytes, dtype: str = "float32") -> ParsedText:
 # ------------------------------------------------------------------------------- random text
 
 BLANKS = st.sampled_from([" ", " ", " ", "\t", "  ", " \t ", "\r", "\v", "\f "])
-LABELS = st.sampled_from(["+1", "-1", "1", "1.0", "1e0", "-0", "0", "2.50", ".5", "3.", "-7e-3"])
+BEHIND_COLON = st.sampled_from(["", "", "", "", " ", "\t \v"])
+LABELS = st.one_of(
+    st.sampled_from(["+1", "-1", "1", "1.0", "1e0", "-0", "0", "2.50", ".5", "3.", "-7e-3"]),
+    st.sampled_from(["1", "2", str(2**53), str(2**53 + 1), f"-{2**63}.00", "1e23", "9" * 40]),
+)
 NUMBERS = st.one_of(
     st.sampled_from(["1", "1", "1", "1.0", "+1", "0", "-0", "1e0", "0.1", "-2.5E+3", "1e-40"]),
     st.floats(-(2.0**120), 2.0**120, width=32).map(repr),
@@ -80,7 +84,7 @@ def lines(draw: st.DrawFn) -> str:
     if draw(st.integers(0, 4)) == 0:
         parts.append(f"qid:{draw(st.integers(0, 10**20))}")
     ids = draw(st.lists(IDS, max_size=8, unique_by=int))
-    parts += [f"{i}:{draw(NUMBERS)}" for i in ids]
+    parts += [f"{i}:{draw(BEHIND_COLON)}{draw(NUMBERS)}" for i in ids]
     if kind == 2:
         extra = draw(st.sampled_from(BAD_FEATURES))
         parts.insert(draw(st.integers(1, len(parts))), extra)
@@ -124,7 +128,7 @@ def test_labels_comments_blanks_and_query_ids() -> None:
 REFUSED = [
     b"x 1:1", b"1:1", b"+1x", b"nan 1:1", b"-inf", b"-1.8e308", b"1qid:2 1:1",
     *(b"1 %b" % word.encode() for word in BAD_FEATURES if word != "qid:1"),
-    b"1 1:1 qid:1", b"1 qid:1 qid:2", b"1 5 6:1", b"1 1: 2", b"1 4:1 3:1 4:2", b"1 5:1x",
+    b"1 1:1 qid:1", b"1 qid:1 qid:2", b"1 5 6:1", b"1 1: 2:1", b"1 4:1 3:1 4:2", b"1 5:1x",
     b"1 2:" + b"z" * 40, b"1 2:" + b"z" * 41, b"1 2:\xff", b"1 2:1e99x", b"1 1:1\x00 2:1",
     b"1 1234567:1 2:1.5x", b"1 1:3.5e38", b"1 1:-3.5e38",
     b"%bqid:2 1:1" % ABOVE_1.encode(), b"1 1:%bx" % ABOVE_1.encode(),
@@ -186,6 +190,42 @@ def test_invalid_row_leaves_no_values() -> None:
     assert parsed.labels[1] == 1.0000000000000002
 
 
+@pytest.mark.parametrize(
+    "text", ["1 1: .5\n", "1 1:\t.5\r\n", "1 1: .5 # 2", "1 1:  5e-1 \n", "1 \t1: \v+0.5"]
+)
+def test_blanks_may_follow_the_colon(text: str) -> None:
+    assert rows_of(check(text.encode())) == [(1, ((1, 0.5),))]
+
+
+LARGE = [  # a label, and whether float64 holds it
+    (2**53 - 1, True), (2**53, True), (2**53 + 1, False), (2**53 + 3, False), (2**63, True),
+    (2**63 - 1, False), (10**22, True), (10**23, False), (2**64, True), (2**64 + 1, False),
+    (2**110, True), (2**110 + 2**57, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{}", "-{}", "+00{}", "{}.", "{}.000"])
+@pytest.mark.parametrize(("label", "is_exact"), LARGE)
+def test_labels_that_float64_rounds_are_refused(form: str, label: int, is_exact: bool) -> None:
+    text = f"1 1:1\n{form.format(label)} 2:1\n".encode()
+    parsed = check(text)
+    assert [e.line for e in parsed.errors] == ([] if is_exact else [2])
+    assert parse(text, targets=True).labels[1] == float(form.format(label))
+    assert len(parse(text, labels=False).labels) == 2
+    real = f"{label}e0 1:1\n{label}.5 1:1\n".encode()  # not whole numbers
+    assert parse(real).labels.tolist() == [float(label), float(f"{label}.5")]
+
+
+def test_first_whole_number_that_float32_changes_is_noted() -> None:
+    text = b"1 3:16777216 4:0.1\n1 5:1e10 6:20200100\n1 9:1 7:-20200101\n1 8:1577836800123\n"
+    parsed = parse(text)
+    assert parsed.notes.changed == 3
+    assert "feature 7 has the value -20200101" in parsed.changed
+    assert "-20200100" in parsed.changed
+    assert parse(text, dtype="float64").changed == ""
+    assert "9007199254740993" not in parse(b"1 1:9007199254740993").changed
+
+
 # ------------------------------------------------------------------------------------- numbers
 
 
@@ -194,7 +234,7 @@ def check_numbers(words: list[str]) -> None:
     floats = [float(w) for w in words]
     for dtype in ("float32", "float64"):
         text = "".join(f"{w} 8:{w}\n" for w in words).encode()
-        parsed = parse(text, dtype, max_errors=len(words))
+        parsed = parse(text, dtype, max_errors=len(words), targets=True)
         with np.errstate(over="ignore"):
             kept = np.isfinite(np.array(floats).astype(dtype)).tolist()
         expected = np.array([x for x, keep in zip(floats, kept, strict=True) if keep])
@@ -287,7 +327,8 @@ def test_numbers_half_way_between_two_floats() -> None:
 @pytest.mark.parametrize(
     ("line", "facts"),
     [
-        (b"1 1: 1", "'1:' without a value"), (b"1:1 1:", "'1:1'"), (b"1 qid:x 1:1", "qid:x.*once"),
+        (b"1 1: ", "'1:' without a value"), (b"1 1: #1", "'1:' without a value"),
+        (b"1:1 1:", "'1:1'"), (b"1 qid:x 1:1", "qid:x.*once"),
         (pickle.dumps({"a": 1}), "binary"), ("1 1:1".encode("utf-16"), "binary"),
         (b"PAR1\x15\x04", "binary"), ("ü 1:1".encode(), "label is expected$"),
     ],
@@ -295,3 +336,14 @@ def test_numbers_half_way_between_two_floats() -> None:
 def test_error_names_the_problem(line: bytes, facts: str) -> None:
     [error, *_] = parse(line).errors
     assert re.search(facts, error.explain(REASONS))
+
+
+@pytest.mark.parametrize("n", [1, 40, 1000])
+def test_room_of_rows_that_are_blank_lines(n: int) -> None:
+    room = Room(n + 1, "float32")
+    for text in (b"\n" * n, b"1 1:1\n" + b"\n" * n):
+        buffer = np.zeros(len(text) + SPARE, np.uint8)
+        buffer[: len(text)] = np.frombuffer(text, np.uint8)
+        parsed = parse_text(buffer, len(text), labels=False, room=room)
+        assert len(parsed.labels) == text.count(b"\n")
+        assert parsed.indptr[-1] == len(parsed.ids) == (text[:1] == b"1")

@@ -328,7 +328,7 @@ def test_changed_text_is_other_data(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         sbm.train(text, path, settings_of(tol=1e-9), is_stopped=Stop(6), blocks=3)
     text.write_text(text.read_text() + "7 1:1\n")
-    with pytest.raises(StoreError, match="--fresh") as caught:
+    with pytest.raises(StoreError, match="resume=False") as caught:
         sbm.train(text, path, settings_of(tol=1e-9), blocks=3)
     assert str(tmp_path / "m.model.rows") not in str(caught.value)
     assert "--warm-start" not in str(caught.value)  # which would be refused
@@ -433,11 +433,11 @@ def test_warm_start_between_text_and_its_store(tmp_path):
     first = updates(text, 1.0, is_warm=False)
     for k, data in enumerate((text, store, text)):
         assert updates(data, 1.1 + k / 10) < first / 2
-    with pytest.raises(StoreError, match=r"the same rows in other blocks.*leave out --warm-start"):
+    with pytest.raises(StoreError, match=r"the same rows in other blocks.*leave out warm_start"):
         updates(text, 2.0, blocks=5)
     sbm.split([text_of(tmp_path, n=9, name="more.svm")], store, append=True)
     assert updates(store, 1.3) < first * 2 / 3
-    with pytest.raises(StoreError, match=r"other data than .*t\.svm.*leave out --warm-start"):
+    with pytest.raises(StoreError, match=r"other data than .*t\.svm.*leave out warm_start"):
         updates(text, 1.6)
 
 
@@ -475,7 +475,7 @@ def test_kept_store_is_in_place_when_text_is_read(tmp_path):
     assert path.read_bytes() == expected
     assert sbm.train(kept, path, settings_of())[1]["was_finished"]
     for data, n in ((text, 4), (text_of(tmp_path, n=9, name="more.svm"), 3)):
-        with pytest.raises(StoreError, match="name another with --keep-store"):
+        with pytest.raises(StoreError, match="name another with keep_store"):
             sbm.train(data, tmp_path / "u.model", settings_of(), blocks=n, keep_store=kept)
     assert contents(kept) == before
     assert not list(tmp_path.glob("*.rows*"))

@@ -10,7 +10,7 @@ from helpers import Passes, store_rows
 
 import sbm
 from sbm.cli import cli
-from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
 from sbm.inputs.nametable import NameTable
 from sbm.store.blocks import BlockStore
 from sbm.store.manifest import read_manifest
@@ -142,7 +142,7 @@ def test_words_of_a_store_are_compared_by_name(trained):
             folder / "a.sbm", folder / "c.model", settings | {"validate": str(folder / "more.sbm")}
         )
     outliers, _ = sbm.train(folder / "a.sbm", folder / "o.model", {"loss": "one_class"})
-    with pytest.raises(DataError, match=r"few\.sbm: labels are words such as .*--no-labels"):
+    with pytest.raises(DataError, match=r"few\.sbm: labels are words such as .*labels=False"):
         sbm.predict(outliers, folder / "few.sbm")
     assert sbm.predict(outliers, folder / "few.sbm", labels=False)["unlabelled_rows"] == 2
 
@@ -153,7 +153,9 @@ def test_appended_words_keep_their_numbers(tmp_path):
     (tmp_path / "b.csv").write_text("size,legs,animal\n9,8,octopus\n9,6,bee\n1,4,zebra\n")
     seen = Passes()
     sbm.split(tmp_path / "b.csv", store, append=True, new_labels=True, progress=seen)
-    assert seen.stages[-1] == f"columns differ from those of {store}: missing colour; unknown legs"
+    assert (
+        seen.stages[-1] == f"columns differ from those of {store}: missing 'colour'; unknown 'legs'"
+    )
     manifest = read_manifest(store)["labels"]
     assert manifest["names"] == ["ant ear", "zebra", "bee", "octopus"]
     counts = dict(zip(BlockStore(store).label_names, manifest["counts"], strict=True))
@@ -176,7 +178,7 @@ def test_arrays_may_have_words_and_column_names(tmp_path):
     assert (model.predict(X) == y).mean() > 0.9
     estimator = model.to_sklearn()
     assert (estimator.predict(X) == model.predict(X)).all()
-    with pytest.raises(DataError, match=r"chunk 1: y has dtype int.*words"):
+    with pytest.raises(DataError, match=r"chunk 1: labels are numbers.* words"):
         sbm.split([(X, y), (X, (y == "low").astype(int))], tmp_path / "b.sbm")
 
 
@@ -214,11 +216,9 @@ def test_rare_features_have_no_names(tmp_path):
 def test_colliding_names_are_reported(tmp_path):
     columns = [f"c{k}" for k in range(9)]
     (tmp_path / "a.csv").write_text(",".join([*columns, "y"]) + "\n" + "1," * 9 + "1\n")
-    with pytest.raises(
-        DataError, match=r"columns c\d and c\d .*--hash-bits 3; use --hash-bits \d+"
-    ) as e:
+    with pytest.raises(DataError, match=r"columns c\d and c\d .*hash_bits=3; use hash_b") as e:
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=3)
-    bits = int(str(e.value).rsplit(maxsplit=1)[1])
+    bits = int(str(e.value).rpartition("=")[2])
     sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", hash_bits=bits)
     (tmp_path / "b.csv").write_text("y,w\n" + "".join(f"1,{k}x\n0,{k}y\n" for k in range(20)))
     report = sbm.split(tmp_path / "b.csv", tmp_path / "b.sbm", hash_bits=4)
@@ -232,7 +232,7 @@ def test_memory_for_names_counts_in_the_plan(tmp_path):
     with open(tmp_path / "a.csv", "w") as file:
         file.write("y,w\n")
         file.writelines(f"{k % 2},{word}{k}\n" for k in range(150_000))
-    with pytest.raises(MemoryPlanError, match=r"ids and names .*--no-names"):
+    with pytest.raises(MemoryPlanError, match=r"ids and names .*names=False"):
         sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="200MB", threads=1)
     sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="200MB", threads=1, names=False)
 
@@ -244,6 +244,34 @@ def test_first_name_of_an_id_is_kept():
     assert list(table.of(np.array([1 << 40, 3, 7, 5]))) == ["größe", "", "", "a"]
     assert table.collisions == [(b"a", b"b"), (b"a", b"c")]
     assert list(NameTable().of(np.array([1, 2]))) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (b"1 x\n" + b"9" * 5000 + b" y\n", r"n\.txt:2: found '9999"),
+        (b"1 " + b"x" * 2_000_000, r"n\.txt:1: found '1 xxx.* at most 1 MB"),
+        (b"9223372036854775808 x\n", r"n\.txt:1"), (b"-1 x\n", r"n\.txt:1"), (b"1\n", r"n\.txt:1"),
+        ("٣ x\n".encode(), r"n\.txt:1"), (None, r"n\.txt does not exist"),
+    ],
+    ids=["digits", "long", "large", "negative", "bare", "unicode", "none"],
+)  # fmt: skip
+def test_bad_files_of_names_are_refused(tmp_path, content, facts):
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    if content is not None:
+        (tmp_path / "n.txt").write_bytes(content)
+    with pytest.raises(SbmError, match=facts):
+        sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=tmp_path / "n.txt")
+
+
+def test_names_must_fit_in_memory(tmp_path):
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    names = tmp_path / "n.txt"
+    names.write_text("".join(f"00{k} {'x' * 500}\n" for k in range(20_000)))
+    with pytest.raises(MemoryPlanError, match=r"names of about \d+,\d+ features") as caught:
+        sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=names, mem="100MB")
+    assert 110e6 < caught.value.least_bytes < 130e6
+    sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=names, mem="300MB")
 
 
 def test_exports_have_names(trained):

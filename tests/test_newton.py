@@ -1,6 +1,9 @@
 """Second-order training: optimum, certificate, resume, switching, refusals."""
 
 import json
+import math
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import Passes, full_weights
+from processes import finished
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
 
@@ -19,6 +23,7 @@ from sbm.programs.train import train_ranks
 from sbm.programs.training import newton
 from sbm.programs.training.job import TrainOptions
 from sbm.rows import Rows
+from sbm.solver.sums import exponential
 from sbm.store.run import Run, run_folder
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
@@ -245,7 +250,7 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
         sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sbm.programs.training.setup.MOST_FEATURES", 100)
-        with pytest.raises(sbm.MemoryPlanError, match="--bias 1 instead of --intercept"):
+        with pytest.raises(sbm.MemoryPlanError, match="bias=1 instead of intercept=True"):
             sbm.train(store, None, {"intercept": True, "mem": "200MB"})
 
 
@@ -275,6 +280,42 @@ def test_gram_and_solve_match_numpy(values: str | None, filled: float) -> None:
     kernels.solve(H, x)
     np.testing.assert_allclose(x, b, rtol=1e-9)
     assert not kernels.factorize(-np.eye(2))
+
+
+def test_exponential_is_exact_to_a_rounding() -> None:
+    x = np.r_[np.linspace(-700, 700, 20_001), np.linspace(-1, 1, 2001), 1e-300, 0.0]
+    expected = np.array([math.exp(one) for one in x])
+    np.testing.assert_allclose(exponential(x), expected, rtol=3 * np.finfo(float).eps)
+
+
+@pytest.mark.process
+def test_bytes_do_not_depend_on_instructions_that_libraries_choose(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(3000, 60)) + 2.0 * random.normal(size=(3000, 1))  # alike columns
+    z = X @ random.normal(size=60) + random.normal(size=3000)
+    store = make_store(tmp_path, X, np.where(z > 0, 1.0, -1.0), "c", blocks=3)
+    targets = make_store(tmp_path, X, z, "r", blocks=3)
+    script = """
+import hashlib, sys, sbm
+for k, (loss, more) in enumerate([("hinge", {}), ("log_loss", {}), ("epsilon_insensitive", {}),
+                                  ("log_loss", {"penalty": "l1", "solver": "dual", "C": 0.1})]):
+    store = sys.argv[1 + (loss == "epsilon_insensitive")]
+    settings = {"loss": loss, "solver": "newton", "tol": 1e-6, "max_passes": 20, **more}
+    model, _ = sbm.train(store, f"{sys.argv[3]}-{k}.model", settings)
+    print(loss, hashlib.sha256(model.W.tobytes()).hexdigest())
+"""
+    dispatched = " ".join(getattr(np, "_core", np.core)._multiarray_umath.__cpu_dispatch__)
+    others = [{"OPENBLAS_CORETYPE": "Prescott"}, {"NPY_DISABLE_CPU_FEATURES": dispatched}]
+    found = [
+        finished(
+            [sys.executable, "-W", "ignore", "-c", script, store, targets, tmp_path / str(k)],
+            env={**os.environ, **more},
+            check=True,
+        ).stdout
+        for k, more in enumerate([{}, *others])
+    ]
+    assert found[0]
+    assert found == [found[0]] * 3
 
 
 # ------------------------------------------------------------------------------ many features
@@ -395,7 +436,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     settings = {"loss": "log_loss", "solver": "newton", "max_passes": 2, "bias": 0.0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newton, "MOST_FEATURES", 3)
-        with pytest.raises(sbm.MemoryPlanError, match="or --solver dual") as error:
+        with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
 

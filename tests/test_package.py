@@ -3,15 +3,18 @@
 import json
 import os
 import platform
+import re
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 from click.shell_completion import BashComplete
+from helpers import load_script
 from processes import finished
 
 import sbm
@@ -129,3 +132,15 @@ def test_shell_completion_works():
     ):  # fmt: skip
         assert {item.value for item in completion.get_completions(typed, last)} == found
     assert "_SBM_COMPLETE=bash_complete" in completion.source()
+
+
+def test_every_dependency_has_a_lowest_version():
+    """`python -m scripts.release` installs these versions."""
+    release = load_script("release")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(d for name in release.EXTRAS for d in extras[name])]
+    names = {re.match(r"[\w-]+", one)[0] for one in wanted}
+    bounds = dict(line.split("==") for line in release.lowest(ROOT / "pyproject.toml"))
+    assert {*bounds} == names - {"llvmlite"}  # numba needs one version of it
+    assert bounds["click"] == "8.0"

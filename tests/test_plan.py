@@ -93,11 +93,11 @@ def test_sample_has_chunks_of_each_block(blocks, chunks, nnz, cache_frac):
 @pytest.mark.parametrize(
     ("name", "chosen", "more", "error", "facts"),
     [
-        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"--mem 10 MB is too small .*3\.sbm"),
+        ("3", {"mem": "10MB"}, {}, MemoryPlanError, r"mem='10MB' is too small .*3\.sbm"),
         ("2", {"calibrate": True}, {}, SettingsError, "calibrate"),
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
-        ("2", {}, {"processes": 0}, SettingsError, "launch is 0"),
-        ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least --mem"),
+        ("2", {}, {"processes": 0}, SettingsError, "processes is 0"),
+        ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least mem="),
         ("2", {"penalty": "l1"}, {"processes": 2}, SettingsError, "single process"),
         ("s.0", {}, {}, StoreError, "shard"),
     ],

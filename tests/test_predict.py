@@ -1,5 +1,6 @@
 """Prediction from text and stores against plain Python, and the model file."""
 
+import gzip
 import io
 import os
 import sys
@@ -262,8 +263,40 @@ def test_ids_shifted_by_one_are_reported(here, known, text, is_shifted):
     assert ("warning: " in output and "shifted" in output) == is_shifted
 
 
+def numbered_rows(kind, rows, first, seed):
+    """LIBSVM text whose ids begin with `first`."""
+    random, lines = np.random.default_rng(seed), []
+    for _ in range(rows):
+        ids = {int(3000 * u**3) for u in random.random(12)}
+        if kind == "constant":
+            ids.add(0)
+        elif kind == "dense":
+            ids = range(30)
+        elif kind == "sparse":
+            ids = set(random.choice([3, 90, 91, 700, 2500], 4, p=[0.5, 0.2, 0.1, 0.1, 0.1]))
+        lines.append("1 " if random.random() < 0.5 else "-1 ")
+        lines[-1] += " ".join(f"{k + first}:1" for k in sorted(ids))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["constant", "skewed", "dense", "sparse"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_shifted_ids_of_few_rows_are_noticed(here, kind, first):
+    Path("t.svm").write_text(numbered_rows(kind, 400, first, 1))
+    model, _ = sbm.train("t.svm", "t.model", {"C": 0.01, "tol": 0.1})
+    n = 400 if kind == "skewed" else 20
+    for seed in range(2, 12):
+        Path("n.svm").write_text(numbered_rows(kind, n, first, seed))
+        assert sbm.predict(model, "n.svm")["warnings"] == []
+        Path("n.svm").write_text(numbered_rows(kind, n, 1 - first, seed))
+        [warning] = sbm.predict(model, "n.svm")["warnings"]
+        assert "shifted by one" in warning
+    model.info["frequencies"] = {"rows": -1, "counts": [["x"]]}  # a damaged model
+    assert sbm.predict(model, "t.svm")["warnings"] == []
+
+
 @pytest.mark.parametrize(("labels", "outputs"), [((-1.0, 1.0), 1), (FIVE, 5), ((), 1)])
-@pytest.mark.parametrize("text", ["", "\n# a comment only\n"])
+@pytest.mark.parametrize("text", ["", "# a comment only\n"])
 def test_no_rows_give_no_metrics(here, labels, outputs, text):
     Path("t.svm").write_text(text)
     report = sbm.predict(make_model(labels, outputs), "t.svm", "out.txt")
@@ -320,20 +353,21 @@ TWO, MULTI, TARGETS = make_model(), make_model(FIVE, 5), make_model((), 1)
     [
         (MULTI, {"top": 0}, "top is 0.* 1$"), (TWO, {"top": -2}, "top is -2.* 1$"),
         (TARGETS, {"top": 0}, "top is 0"), (MULTI, {"top": 6}, "top is 6.* 5$"),
-        (TWO, {"top": 2}, "top is 2.*--top$"), (TARGETS, {"top": 2}, "top is 2.*regression.*--top"),
-        (MULTI, {"top": 2, "decision": True}, "top is 2.*--top or --decision"),
-        (TWO, {"top": 2, "probability": True}, "top is 2.*--top or --probability"),
-        (TWO, {"decision": True, "probability": True}, "--probability or --decision"),
-        (TARGETS, {"confusion": ["c.tsv"]}, "regression.*--confusion"),
-        (TARGETS, {"probability": True}, "regression.*--probability"),
+        (TWO, {"top": 2}, "top is 2.*omit top$"), (TARGETS, {"top": 2}, "top is 2.*regression"),
+        (MULTI, {"top": 2, "decision": True}, "top is 2.*omit top or decision=True"),
+        (TWO, {"top": 2, "probability": True}, "top is 2.*omit top or probability=True"),
+        (TWO, {"decision": True, "probability": True}, "probability=True or decision=True"),
+        (TARGETS, {"confusion": ["c.tsv"]}, "regression.*omit confusion"),
+        (TARGETS, {"probability": True}, "regression.*probability=True"),
         (MULTI, {"threads": 0}, "threads is 0.* 1$"), (TWO, {"threads": -1}, "threads is -1"),
-        (TWO, {"output": "no/out"}, "^no .*-o$"), (TWO, {"output": "folder"}, "folder.*directory"),
+        (TWO, {"output": "no/out"}, "^no .*output="),
+        (TWO, {"output": "folder"}, "folder.*directory"),
         (TWO, {"output": "t.svm"}, "output t.svm .*input"),
         (TWO, {"output": "link"}, "output link .*input"),
         (TWO, {"output": "same.tsv", "confusion": ["./same.tsv"]}, "both.* same.tsv"),
         (TWO, {"confusion": ["link.tsv"]}, "output link.tsv .*input"),
         (TWO, {"confusion": ["a.tsv", "c.txt"]}, r"c\.txt.*\.tsv .*\.png"),
-        (TWO, {"confusion": ["no/c.tsv"]}, "^no .*--confusion$"),
+        (TWO, {"confusion": ["no/c.tsv"]}, "^no .*confusion$"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_before_reading(here, model, options, facts):
@@ -467,5 +501,73 @@ def test_ignored_labels_need_not_be_numbers(here):
         assert "3 rows" in result.output
         with pytest.raises(DataError):
             sbm.predict("m.model", name)
-        with pytest.raises(SettingsError, match="--no-labels"):
+        with pytest.raises(SettingsError, match="labels=False"):
             sbm.predict("m.model", name, labels=False, confusion=["c.tsv"])
+
+
+BARE = [  # text without labels, rows, and the line that is refused unless labels are ignored
+    ("3:1\n\n5:1\n", 3, 2), ("\n3:1\n", 2, 1), ("3:1\n\n", 2, 2), ("\n \t\n\r\n", 3, 1),
+    ("3:1\r\n\r\n\r\n5:1", 4, 2), ("3:1\n  ", 2, 2), ("qid:1 3:1\n\n", 2, 2), ("\n", 1, 1),
+    ("# by me\n3: 1\n\n", 2, 3), ("3:1\n" * 40 + "\n" + "5:1\n" * 40, 81, 41),
+    ("\n" + "3:1\n" * 40, 41, 1), ("3:1\n5:1\n", 2, 0), ("# by me\n3:1 # mine\n", 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "rows", "refused"), BARE)
+@pytest.mark.parametrize("ending", ["", ".gz", "-"])
+@pytest.mark.parametrize("piece", [8, 1 << 20])
+def test_rows_without_labels_and_features(
+    here, monkeypatch, text, rows, refused, ending, piece
+):  # fmt: skip
+    monkeypatch.setattr(text_module, "PIECE", piece)
+    name, model = "-" if ending == "-" else f"t.svm{ending}", make_model()
+    if ending == ".gz":
+        Path(name).write_bytes(gzip.compress(text.encode()))
+    elif not ending:
+        Path(name).write_text(text, newline="")
+
+    def predict(**options):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return sbm.predict(model, name, "out.txt", **options)
+
+    if refused:
+        with pytest.raises(DataError, match=rf"[: ]{refused}: found a blank line.*labels=False"):
+            predict()
+        assert not Path("out.txt").exists()
+    else:
+        assert predict()["rows"] == rows
+    report = predict(labels=False, decision=True)
+    assert report["rows"] == report["unlabelled_rows"] == rows
+    assert len(Path("out.txt").read_text().splitlines()) == rows
+
+
+@pytest.mark.parametrize("labels", [None, False])
+def test_comment_may_be_a_row_without_features(here, labels):
+    Path("t.svm").write_text("3:1\n4:1\n  # mine\n")
+    with pytest.raises(DataError, match=r"t\.svm:3: found a line with only a comment"):
+        sbm.predict(make_model(), "t.svm", labels=labels)
+    Path("t.svm").write_text("# top\n1 3:1\n\n# mine\n-1\n")
+    assert sbm.predict(make_model(), "t.svm", labels=labels)["rows"] == 2 + (labels is False)
+
+
+def test_labelled_rows_among_blank_lines(here):
+    Path("t.svm").write_text("\n1 3:1\n\n# two\n-1\n\n")
+    assert sbm.predict(make_model(), "t.svm")["rows"] == 2
+    assert sbm.predict(make_model(), "t.svm", labels=True)["rows"] == 2
+    Path("t.svm").write_text("\n1 3:1\n\n4:1\n")
+    with pytest.raises(DataError, match=r"t\.svm:1: found a blank line"):
+        sbm.predict(make_model(), "t.svm")
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"), [("| 1\n\n", 2), ("\n'tag | 1\r\n", 1), ("\r\n \n", 1)]
+)
+def test_vw_rows_without_labels_and_features(here, text, refused):
+    info = {"names": {"hash_bits": 22, "label": None, "text": []}}
+    model = Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=info)
+    Path("t.vw").write_text(text, newline="")
+    with pytest.raises(DataError, match=rf"t\.vw:{refused}: found a blank line.*labels=False"):
+        sbm.predict(model, "t.vw")
+    assert sbm.predict(model, "t.vw", labels=False)["rows"] == 2
+    Path("t.vw").write_text("1 | 1\n\n-1 |\n")
+    assert sbm.predict(model, "t.vw")["rows"] == 2

@@ -8,11 +8,12 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import write_rows
+from helpers import load_script, write_rows
 from launching import environment, needs_mpi
 from processes import finished
 
@@ -84,6 +85,42 @@ def test_site_builds_without_warnings(tmp_path):
     finished(command, cwd=ROOT, env=environment(), check=True)
     for page in ROOT.glob("docs/*.md"):
         assert (tmp_path / page.stem.replace("index", "") / "index.html").exists()
+
+
+def stubbed_site(monkeypatch):
+    """Import the hooks of the site without mkdocs, which comes with the extra docs."""
+    griffe, files = ModuleType("griffe"), ModuleType("mkdocs.structure.files")
+    griffe.Extension = griffe.Class = object
+    files.File = SimpleNamespace(generated=lambda config, name, **_: name)
+    for name in ("mkdocs", "mkdocs.structure"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "griffe", griffe)
+    monkeypatch.setitem(sys.modules, "mkdocs.structure.files", files)
+    monkeypatch.delitem(sys.modules, "scripts.docs_site", raising=False)
+    module = load_script("docs_site")
+    monkeypatch.delitem(sys.modules, "scripts.docs_site")
+    return module
+
+
+def test_site_has_the_home_page_and_its_links(monkeypatch):
+    site, docs = stubbed_site(monkeypatch), ROOT / "docs"
+    there = site.on_files([], SimpleNamespace(docs_dir=docs))
+    assert not [name for name in there if name.lower() in ("readme.md", "index.md")]
+    there += [str(path.relative_to(docs)) for path in docs.glob("*.md")]
+    generated = {"overview.md": ROOT / "README.md", "CHANGELOG.md": ROOT / "CHANGELOG.md",
+                 "scripts/results/README.md": ROOT / "scripts/results/README.md"}  # fmt: skip
+    for name in there:
+        is_page = (docs / name).is_file()
+        if not name.endswith(".md") or not (is_page or name in generated):
+            continue
+        text = (docs / name if is_page else generated[name]).read_text("utf-8")
+        file = SimpleNamespace(generated_by=None if is_page else "hook", src_uri=name)
+        shown = site.on_page_markdown(text, SimpleNamespace(file=file))
+        links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", shown)
+        folder = Path(name).parent
+        targets = {os.path.normpath(folder / link) for link in links}
+        assert {t for t in targets if not t.startswith("examples/")} <= {*there}, name
+        assert links or name not in ("index.md", "overview.md"), name
 
 
 def rows(seed, n, classes=2):

@@ -219,7 +219,7 @@ def test_other_files_are_not_runs(made, tmp_path):
     record = json.loads((tuned / "run.json").read_text())
     (tuned / "run.json").write_bytes(encode_record("run", {**record["run"], "kind": "tune"}))
     for path, fact in (
-        (made / "a.sbm", "store"), (tmp_path / "empty", "run.json"), (tuned, "sbm tune"),
+        (made / "a.sbm", "store"), (tmp_path / "empty", "run.json"), (tuned, "sbm.tune"),
         (alone, "alone.model.run"), (tmp_path / "none", "does not exist"),
     ):  # fmt: skip
         with pytest.raises(StoreError, match=f"^{path} .*{fact}"):
@@ -232,13 +232,13 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
     for paths, output, png, fact in (
         ([], page, None, "no run"), ([model] * 27, page, None, "27 .* 26$"),
         (model, "r.pdf", None, r"r\.pdf.*\.html$"), ([model, model], page, None, f"^{model} "),
-        (model, page, "r.svg", r"r\.svg.*\.png$"), (model, tmp_path / "no/r.html", None, "-o$"),
-        (model, page, tmp_path / "no/r.png", "--png"),
+        (model, page, "r.svg", r"r\.svg.*\.png$"), (model, tmp_path / "no/r.html", None, "output="),
+        (model, page, tmp_path / "no/r.png", "with png"),
     ):  # fmt: skip
         with pytest.raises((SettingsError, StoreError), match=fact):
             sbm.report(paths, output, png=png)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"r\.png .*matplotlib.*--png$"):
+    with pytest.raises(SettingsError, match=r"r\.png .*matplotlib.* png$"):
         sbm.report(model, page, png=tmp_path / "r.png")
     assert not page.exists()
 
@@ -246,13 +246,15 @@ def test_bad_outputs_are_refused(made, tmp_path, monkeypatch):
 def test_only_reports_are_overwritten(made, tmp_path):
     page = tmp_path / "r.html"
     page.write_text("<!doctype html>\n<p>Notes</p>\n")
-    with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* -o$"):
+    with pytest.raises(StoreError, match=f"^{page} exists and is not a report of sbm.* output=..."):
         sbm.report(made / "sbm.model", page)
     assert "Notes" in page.read_text()
     page.unlink()
     sbm.report(made / "sbm.model", page)
     sbm.report(made / "plain.model", page)
-    assert "<h1>plain</h1>" in page.read_text("utf-8")
+    assert "<h1>Report of plain</h1>" in page.read_text("utf-8")
+    sbm.report([made / "sbm.model", made / "plain.model"], page)
+    assert "<title>sbm: Comparison of sbm and plain</title>" in page.read_text("utf-8")
     data = tmp_path / "data.csv"
     data.write_text("1,2\n")
     with pytest.raises(SettingsError, match=r"data\.csv"):

@@ -204,7 +204,7 @@ def test_interrupted_warm_start_keeps_old_run(tmp_path):
 def test_finished_training_returns_without_reading(tmp_path):
     store, path = make(tmp_path), tmp_path / "m.model"
     options = options_of(tol=1e-2, max_passes=50)
-    with pytest.raises(StoreError, match=r"m\.model\.run; .*--resume"):
+    with pytest.raises(StoreError, match=r"m\.model\.run; .*resume=True"):
         sbm.train(store, path, options, resume=True)
     assert not Path(f"{path}.run").exists()
     model, first = sbm.train(store, path, options)
@@ -277,11 +277,11 @@ def test_unfinished_training_needs_same_settings(hinge, tmp_path):
     path, options = tmp_path / "m.model", options_of(threads=2)
     stop(store, path, options)
     for others, facts in (
-        ({"C": 2.0, "cache_frac": 0.25}, ("-C 1 (now 2), --cache-frac 0.5 (now 0.25)",)),
-        ({"mem": "500MB"}, ("--mem 400 MB (now 500 MB)",)),
+        ({"C": 2.0, "cache_frac": 0.25}, ("C=1 (now 2), cache_frac=0.5 (now 0.25)",)),
+        ({"mem": "500MB"}, ("mem='400MB' (now 500 MB)",)),
     ):
         text = refused(SettingsError, store, path, {**options, **others})
-        assert all(fact in text for fact in (f"{path}.run", "--fresh", *facts)), text
+        assert all(fact in text for fact in (f"{path}.run", "resume=False", *facts)), text
     free = {"threads": 1, "checkpoint_every": 0}
     assert sbm.train(store, path, {**options, **free})[1]["resumed"]
     assert path.read_bytes() == expected
@@ -304,7 +304,7 @@ def test_unfinished_training_needs_same_data(tmp_path):
     sbm.split(tmp_path / "d.svm", store, blocks=5, force=True)
     for resume in (None, True):
         message = refused(StoreError, store, path, options, resume=resume)
-        assert all(x in message for x in ("other data", str(store), "--fresh"))
+        assert all(x in message for x in ("other data", str(store), "resume=False"))
         assert "--warm-start" not in message  # which would be refused
     assert not sbm.train(store, path, options, resume=False)[1]["resumed"]
 
@@ -324,7 +324,7 @@ def test_stream_and_training_do_not_replace_each_other(hinge, tmp_path):
     path, options = tmp_path / "m.model", options_of()
     sbm.stream(text, path)
     message = refused(StoreError, store, path, options)
-    assert all(fact in message for fact in (f"{path}.run", "sbm stream", "-o", "--fresh"))
+    assert all(fact in message for fact in (f"{path}.run", "sbm.stream", "model=", "resume=False"))
     assert not sbm.train(store, path, options, resume=False)[1]["resumed"]
     stop(store, tmp_path / "n.model", options)
     with pytest.raises(SettingsError, match=r"n\.model\.run .*unfinished training"):
@@ -340,7 +340,7 @@ def test_damaged_run_is_refused_without_fresh(hinge, tmp_path):
     record = Path(f"{path}.run/run.json")
     record.write_bytes(record.read_bytes().replace(b'"passes": 2', b'"passes": 3'))
     message = refused(StoreError, store, path, options)
-    assert all(fact in message for fact in (str(record), "damaged", "checksum", "--fresh"))
+    assert all(fact in message for fact in (str(record), "damaged", "checksum", "resume=False"))
     sbm.train(store, path, options, resume=False)
     assert path.read_bytes() == expected
 
@@ -359,7 +359,7 @@ def test_invalid_record_is_refused(hinge, tmp_path, lie):
     stop(hinge[0], path, options_of())
     with Run.resume(Path(f"{path}.run"), [20] * 5) as (run, _):
         run.note(**lie)
-    with pytest.raises(StoreError, match=r"m\.model\.run.* --fresh"):
+    with pytest.raises(StoreError, match=r"m\.model\.run.* resume=False"):
         sbm.train(hinge[0], path, options_of())
 
 
@@ -491,7 +491,7 @@ def test_resume_keeps_smaller_plan(tmp_path, monkeypatch, wide):
 
 def test_memory_error_without_smaller_plan_is_reported(hinge, tmp_path, monkeypatch):
     fail_once(monkeypatch, Engine, "__init__", 1)
-    with pytest.raises(MemoryPlanError, match=r"ran out while training .*d\.sbm.*--mem 112 MB"):
+    with pytest.raises(MemoryPlanError, match=r"ran out while training .*d\.sbm.*mem='112MB'"):
         sbm.train(hinge[0], tmp_path / "m.model", options_of())
 
 

@@ -222,7 +222,7 @@ def test_run_at_work_is_in_use_for_other_commands(here):
             sbm.tune("r.sbm", "r.model", Cs=[1.0, 2.0])
         with pytest.raises(StoreError, match=r"r\.model\.run is in use"):
             sbm.stream("a.svm", "r.model")
-    with pytest.raises(SettingsError, match=r"unfinished training with other settings: -C 1.0"):
+    with pytest.raises(SettingsError, match=r"unfinished training with other settings: C=1"):
         sbm.train("r.sbm", "r.model", {"C": 7.0})
 
 

@@ -61,6 +61,28 @@ def test_scaling_equals_scaled_data(how: str, more: dict[str, Any], tmp_path: Pa
     assert np.mean((ours > 0) == (scores > 0)) > 0.98
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_certificate_is_of_rounded_values(dtype: str, tmp_path: Path) -> None:
+    X, y = table()
+    X[:, 2] += X[:, 0]  # rounded to float32 before it is scaled
+    store, C = make_store(tmp_path, X, y, dtype=dtype), 1e4
+    stored = X.astype(dtype).astype(float)
+    model, report = sbm.train(
+        store, tmp_path / "m.model", {"scale": "std", "C": C, "solver": "newton", "tol": 1e-9}
+    )
+    scales = scales_of(stored, "std")
+    w = full_weights(model, FEATURES)[:, 0] * scales
+
+    def primal(rows: np.ndarray[Any, Any]) -> float:
+        return float(0.5 * w @ w + C * np.maximum(0.0, 1.0 - y * (rows @ w)).sum())
+
+    exact, rounded = stored / scales, (stored / scales).astype(dtype).astype(float)
+    assert report["primal"] == pytest.approx(primal(rounded), rel=1e-10)
+    assert abs(report["primal"] / primal(exact) - 1.0) < 30 * report["scale_rounding"]
+    assert report["scale_rounding"] == 0.5 * np.finfo(dtype).eps
+    assert model.certificate["scale_rounding"] == report["scale_rounding"]
+
+
 @pytest.mark.parametrize("ones", [False, True])
 def test_text_in_memory_equals_store(ones: bool, tmp_path: Path) -> None:
     X, y = table()
@@ -131,7 +153,7 @@ def test_resume_and_changed_scale(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sbm.train(store, path, settings, is_stopped=is_stopped, resume=False)
-    with pytest.raises(sbm.SettingsError, match=r"--scale std .now none"):
+    with pytest.raises(sbm.SettingsError, match=r"scale='std' .now none"):
         sbm.train(store, path, {**settings, "scale": "none"})
     sbm.train(store, path, settings)
     assert path.read_bytes() == whole
@@ -150,5 +172,5 @@ def test_stream_refuses_scaling(tmp_path: Path) -> None:
     X, y = Case("hinge", 2).rows()
     text = write_rows(tmp_path / "t.svm", X, y)
     for setting in ({"scale": "std"}, {"intercept": True}):
-        with pytest.raises(sbm.SettingsError, match="does not apply to sbm stream"):
+        with pytest.raises(sbm.SettingsError, match=r"does not apply to sbm.stream"):
             sbm.stream([text], tmp_path / "s.model", setting)

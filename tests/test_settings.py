@@ -168,7 +168,14 @@ def test_toml_keys_are_the_options(tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("content", [b"C = = 1", b"\xff\xfe", None, "folder"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"C = = 1", b"\xff\xfe", None, "folder", b"a = " + b"[" * 3000,
+        b"rounds = " + b"1" * 5000, b"#" * 2_000_000,
+    ],
+    ids=["form", "bytes", "none", "folder", "nested", "digits", "large"],
+)  # fmt: skip
 def test_unreadable_toml_file_is_named(tmp_path, content):
     path = tmp_path / "bad.toml"
     if isinstance(content, bytes):

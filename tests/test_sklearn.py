@@ -1,6 +1,7 @@
 """The estimators: scikit-learn's checks, the optimum, batches, and models made of them."""
 
 import importlib
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sklearn.utils import estimator_checks
 
 import sbm
 from sbm.engine import memory
-from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError
 from sbm.models.liblinear import read_model
 from sbm.programs.streaming.incremental import Incremental
 from sbm.rows import Rows
@@ -46,7 +47,7 @@ INEXACT = dict.fromkeys(
 
 @estimator_checks.parametrize_with_checks(
     [SBMClassifier(tol=0.01, **SINGLE), SBMRegressor(tol=0.1, **SINGLE),
-     SBMOneClass(tol=0.01, **SINGLE)],
+     SBMOneClass(tol=0.01, **SINGLE), SBMClassifier("log_loss", penalty="l1", tol=0.1, **SINGLE)],
     expected_failed_checks=lambda _: INEXACT,
 )  # fmt: skip
 @UNCONVERGED
@@ -249,6 +250,39 @@ def test_class_weights_go_by_label():
     assert_same_optimum(classifier(class_weight="balanced").fit(X, names), expected)
 
 
+@pytest.mark.parametrize(
+    ("labels", "given"),
+    [
+        (["1", "2"], {"1": 1, "2": 3}), (["1", "2"], {1: 1, 2: 3}), (["01", "2.0"], {"2": 3}),
+        (["1", "2"], {2.0: 3}), (["1", "2"], {np.int8(2): np.float32(3)}), ([1, 2], {"2": "3"}),
+        ([1.0, 2.0], {"2": 3}), ([False, True], {True: 3}), ([False, True], {"True": 3}),
+        ([False, True], {1: 3, 0: 1.0}), (["a", "b"], {"a": 1, "b": 3, "c": 9}),
+        (["2.0", "2"], {"2": 3}), ([-1, 10**15], {10**15: 3}), ([-1, 10**15], {"1e15": 3}),
+    ],
+)  # fmt: skip
+def test_class_weights_match_labels_by_value(labels, given):
+    X, y = make_rows(classes=2)
+    names = np.array(labels)[y]
+    expected = classifier().fit(X, names, np.where(names == labels[1], 3, 1))
+    assert_same_optimum(classifier(class_weight=given).fit(X, names), expected)
+    classifier(class_weight=given).partial_fit(X, names, sorted(set(labels)))
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"3": 2}, r"label '3', but the labels are '1', '2'$"), ({"x": 1, "1": 2}, "label 'x'"),
+        ({1: 2, "1": 3}, "label 1 twice"), ({"1": -1}, "label 1 is -1"),
+        ({"2": "x"}, "label 2 is 'x'"), ({"1": None}, "label 1 is None"),
+        ([1, 2], r"class_weight is \[1, 2\]"), ({"1": np.nan}, "nan"), ({None: 2}, "label None"),
+    ],
+)  # fmt: skip
+def test_other_class_weights_are_refused(given, facts):
+    X, y = make_rows(classes=2)
+    with pytest.raises(SettingsError, match=facts):
+        classifier(class_weight=given).fit(X, np.array(["1", "2"])[y])
+
+
 def test_probabilities_exist_only_where_defined():
     X, y = make_rows()
     assert not hasattr(SBMClassifier(), "predict_proba")
@@ -279,6 +313,9 @@ def test_unconverged_fit_warns(tmp_path, monkeypatch):
         (classifier("hing"), "loss 'hing'.*'hinge'"), (regressor("hinge"), "regression.*hinge"),
         (classifier("epsilon_insensitive"), "classification.*epsilon_insensitive"),
         (classifier(C=-1), "C is -1"), (classifier(intercept_scaling=0), "intercept_scaling is 0"),
+        (classifier(intercept_scaling="x"), "intercept_scaling is 'x'; .* number above 0"),
+        (SBMRegressor(intercept_scaling=None), "intercept_scaling is None; .* number above 0"),
+        (classifier(intercept_scaling=[1]), r"intercept_scaling is \[1\]"),
         (classifier(dtype="int8"), "dtype is 'int8'.*float64"),
     ],
     ids=str,
@@ -289,6 +326,70 @@ def test_bad_parameters_are_refused(estimator, facts):
     for call in (lambda: estimator.fit(X, y), lambda: estimator.partial_fit(X, y, **more)):
         with pytest.raises(ValueError, match=facts):
             call()
+
+
+def test_parameters_that_a_penalty_ignores():
+    X, y = make_rows()
+    for params in ({"penalty": "l1"}, {"penalty": "l2"}, {"penalty": "elasticnet"}):
+        estimator = SBMClassifier("log_loss", l1_ratio=0.9, random_state=0, **params).fit(X, y)
+        assert hasattr(estimator, "partial_fit") == (params["penalty"] == "l2")
+    assert not hasattr(SBMRegressor(scale="std"), "partial_fit")
+    assert not hasattr(SBMRegressor(intercept_scaling=np.inf), "partial_fit")
+    assert hasattr(SBMRegressor(fit_intercept=False, intercept_scaling=np.inf), "partial_fit")
+
+
+def test_features_have_the_names_of_columns():
+    pandas = pytest.importorskip("pandas")
+    X, y = make_rows()
+    frame = pandas.DataFrame(X.toarray() if scipy.sparse.issparse(X) else X)
+    frame.columns = [f"größe {k}" for k in range(frame.shape[1])]
+    for estimator in (classifier().fit(frame, y), classifier().partial_fit(frame, y, [0, 1, 2])):
+        names = {name for label in (0, 1, 2) for name, _ in estimator.model_.top(2, label)}
+        assert names <= set(frame.columns)
+    assert classifier().fit(X, y).model_.names is None
+
+
+def test_path_of_a_table(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"city": ["a", "b"] * 20, "zip": [1, 2] * 20, "id": range(40)})
+    table["w"], table["kind"] = 2.0, ["yes", "no"] * 20
+    table.to_csv(tmp_path / "t.csv", index=False)
+    path, columns = tmp_path / "t.csv", {"categorical": ["zip"], "exclude": ["id"]}
+    estimator = classifier("log_loss").fit(path, "kind", "w", **columns)
+    assert estimator.classes_.tolist() == ["no", "yes"]
+    assert {name for name, _ in estimator.model_.top(9)} == {"city=a", "zip=1"}
+    assert estimator.score(table, table["kind"]) == 1.0
+    assert estimator.predict_proba(table).shape == (40, 2)
+    for arguments, more, facts in (
+        ((path,), {}, "choose the label column with y$"),
+        ((path, "kid"), {}, "no column 'kid' for y; did you mean 'kind'"),
+        ((path, "kind"), {"exclude": ["idd"]}, "for exclude; did you mean 'id'"),
+        ((path, [1, 0]), {}, "^y .* name of a column"),
+        ((np.ones((2, 2)), [0, 1]), {"exclude": ["id"]}, "exclude applies to the path of a table"),
+    ):
+        with pytest.raises(DataError, match=facts):
+            classifier().fit(*arguments, **more)
+
+
+def test_errors_name_parameters():
+    X, y = make_rows()
+    for params, facts in (
+        ({"max_iter": 0}, "^max_iter is 0"), ({"probability": 3}, "^probability is 3"),
+        ({"penalty": "l1"}, "use loss='log_loss'"), ({"mem": "9MB"}, "mem='.*MB'"),
+        ({"loss": "crammer_singer", "intercept_scaling": np.inf}, "^intercept_scaling needs"),
+    ):  # fmt: skip
+        with pytest.raises(SbmError, match=facts):
+            SBMClassifier(**params).fit(X, y)
+
+
+def test_fit_writes_nothing_to_the_disk_itself(monkeypatch, tmp_path):
+    X, y = make_rows()
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    classifier().fit(X, y)
+    assert not synced
+    sbm.split([(X, y)], tmp_path / "a.sbm")
+    assert synced
 
 
 def test_bad_data_is_refused(tmp_path):
@@ -308,7 +409,7 @@ def test_bad_data_is_refused(tmp_path):
         (lambda: classifier().fit(missing), DataError, r"missing\.svm"),
         (lambda: classifier().fit(hashed, y), DataError, r"^y .*hashed\.svm"),
         (lambda: classifier().fit(hashed), MemoryPlanError, r"coef_.* 9007199254740993 .*2 GB"),
-        (lambda: classifier(mem="1MB").fit(X, y), MemoryPlanError, "--mem 1 MB"),
+        (lambda: classifier(mem="1MB").fit(X, y), MemoryPlanError, "mem='1MB'"),
         (lambda: classifier(mem="50MB").partial_fit(X, y, [0, 1, 2]), MemoryPlanError, "partial_"),
     ):  # fmt: skip
         with pytest.raises(error, match=facts):

@@ -17,6 +17,7 @@ from helpers import Row, slow_parse, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sbm
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
 from sbm.programs.info import check
 from sbm.programs.split import default_model, default_store, split
@@ -621,3 +622,49 @@ def test_too_little_memory_reports_the_minimum(tmp_path, monkeypatch):
         split([source], tmp_path / "c.sbm", mem=caught.value.least_bytes, min_count=min_count,
               force=True)  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.sbm", "a.svm", "c.sbm"]
+
+
+# --------------------------------------------------------------------------- files of other kinds
+
+MULTI, RAW = "Several labels .*multi-label", "Raw text is not read.*docs/inputs.md"
+OTHER_KINDS = [
+    ("0,1 1:1 2:1\n", MULTI), ("0, 1 1:1\n", MULTI), (",1 5:0.5\n", MULTI),
+    ("1,2,3:0.5 1:1\n", MULTI), ("3 10 4\n0,1 1:1\n", MULTI), ("3 10 4\n0 1:1\n", MULTI),
+    ("7 8 9\n1 2 3\n", "id:value$"), ("1 1:1 2\n", "id:value$"), ("yes 1:1\n", "expected$"),
+    ("1 a:1\n", "expected$"), ("x\n", "expected$"), ("1:0.5 1:1\n", "--weights"),
+    ("-1:2 1:1 3:1\n", "--weights"), ("__label__good a great film\n", RAW),
+    ("good\ta great film\n", RAW), ("5\ta great film\n", RAW), ("fin de l’été\n", RAW),
+    ("good\tat 10:30 in the morning\n", RAW), ("3 words, nothing else\n", RAW),
+    ('{"text": "a 1:1", "label": 1}\n', "JSON is not read.*docs/inputs.md"), ("[\n", "JSON"),
+    ("1 |f a b:2\n", "--format vw"), ("a,b,label\n", "--format csv"), ("1,2\n", "--format csv"),
+    ("a\tb\tlabel\n", "--format tsv"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "facts"), OTHER_KINDS)
+def test_text_of_another_kind_is_named(tmp_path, text, facts):
+    (tmp_path / "a.txt").write_text("1 1:1\n")
+    (tmp_path / "b.txt").write_text(text)
+    with pytest.raises(DataError, match=rf"b\.txt:1: found .*{facts}"):
+        split([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "s.sbm")
+    assert not (tmp_path / "s.sbm").exists()
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "is_refused"), [(12, 13, 0), (12, 14, 1), (1, 11, 1), (0, 9, 0)]
+)
+def test_mostly_invalid_text_is_not_skipped(tmp_path, good, bad, is_refused):
+    (tmp_path / "a.svm").write_text("1 1:1\n" * good + "0,1 1:1\n" * bad + "2 1:1\n")
+    options = {"on_error": "skip"}
+    if not is_refused:
+        assert split(tmp_path / "a.svm", tmp_path / "s.sbm", **options)["skipped"] == bad
+        return
+    for call in (
+        lambda: split(tmp_path / "a.svm", tmp_path / "s.sbm", **options),
+        lambda: sbm.train(tmp_path / "a.svm", tmp_path / "a.model", **options),
+        lambda: sbm.stream(tmp_path / "a.svm", tmp_path / "b.model", options=options),
+    ):
+        with pytest.raises(DataError, match=rf"a\.svm: {bad} of .* invalid.*multi-label"):
+            call()
+    assert not (tmp_path / "s.sbm").exists()
+    assert not (tmp_path / "a.model").exists()

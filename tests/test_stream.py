@@ -224,7 +224,7 @@ def test_stream_without_rows_keeps_earlier_model(small):
     same(ONE, OTHER)
     for lines, facts in (([], "no rows"), ([b"# nothing\n"], "no rows"), ([b"1 5:"], ":1: .*'5:'")):
         refusal(lines, facts)
-    refusal(LINES, "--mem 100 MB", mem="100MB")
+    refusal(LINES, "mem='100MB'", mem="100MB")
     same(ONE, OTHER)
     assert learn(None, OTHER, resume=True)["rows"] == 60
     same(ONE, OTHER)
@@ -379,7 +379,7 @@ def test_memory_is_bounded_for_long_text(monkeypatch):
 def test_changed_incomplete_last_line_is_refused():
     report = learn(write([*LINES, b"1 5:0.1"]), OTHER)
     assert (report["rows"], report["open"]) == (61, ["d.svm"])
-    refusal([*LINES, b"1 5:0.125\n"], r"d\.svm:61: .*61 rows .*--resume", resume=True)
+    refusal([*LINES, b"1 5:0.125\n"], r"d\.svm:61: .*61 rows .*resume=True", resume=True)
     learn(write([*LINES, b"1 5:0.1\n", LINES[0]]), OTHER, resume=True)
     assert rows_kept() == 62
 
@@ -396,7 +396,7 @@ def test_rows_before_incomplete_line_are_learned():
 def test_malformed_line_can_be_fixed_or_skipped(small):
     bad = [*LINES[:40], b"1 a:1\n", *LINES[40:]]
     for resume in (False, True):
-        refusal(bad, r"d\.svm:41: found 'a:1'.* 40 rows .*--resume", resume=resume)
+        refusal(bad, r"d\.svm:41: found 'a:1'.* 40 rows .*resume=True", resume=resume)
         assert rows_kept() == 40
     learn(write([*LINES[:40], b"1 3:1\n", *LINES[40:]]), OTHER, resume=True)
     assert rows_kept() == 61
@@ -433,20 +433,22 @@ def test_rows_before_broken_compressed_text_are_learned():
 def test_given_classes_restrict_labels(small):
     chosen = {"classes": (1, -1)}
     lines = [*LINES, b"3 1:1\n"]
-    refusal(lines, r"d\.svm: row 61 has the label 3, .*--classes.* 60 rows", options=chosen)
+    refusal(lines, r"d\.svm: row 61 has the label 3, .*classes.* 60 rows", options=chosen)
     learn(write(LINES), OTHER, resume=True)
     learn(write(LINES), ONE, options=chosen)
     same(ONE, OTHER)
     learn(write(LINES), OTHER, options={"classes": (-1, 1, 3)}, loss="crammer_singer")
     assert Model.load(OTHER).labels == [-1, 1, 3]
     weights = {"class_weight": {1: 2.0}}
-    refusal(lines, "label 3 .*--class-weight.*--classes; the 60 rows", **weights)
+    refusal(lines, "label 3 .*class_weight.*classes; the 60 rows", **weights)
     learn(write(lines), OTHER, options={"classes": (-1, 1, 3)}, **weights)
 
 
 def test_stream_waits_for_second_label_if_needed(small):
     one = [b"1 1:1 %d:2\n" % k for k in range(2, 60)]
-    refusal(one, "all 58 rows have one label, but crammer_singer .*--resume", loss="crammer_singer")
+    refusal(
+        one, "all 58 rows have one label, but crammer_singer .*resume=True", loss="crammer_singer"
+    )
     assert not OTHER.exists()
     learn(write([*one, *LINES]), OTHER, resume=True)
     assert Model.load(OTHER).labels == [-1, 1]
@@ -518,16 +520,16 @@ def test_invalid_resume_is_refused():
     refusal(None, r"no stream .*other\.model .*other\.model\.run/run\.json", resume=True)
     learn(write(LINES), OTHER)
     sbm.split(["d.svm"], "d.sbm", blocks=2)
-    with pytest.raises(SbmError, match=r"other\.model\.run .*sbm stream"):
+    with pytest.raises(SbmError, match=r"other\.model\.run .*sbm.stream"):
         sbm.train("d.sbm", "m.model", {"mem": "400MB", "warm_start": str(OTHER)})
     record = Run.read(Path("other.model.run"))
     del record["seen"]
     Path("other.model.run/run.json").write_bytes(encode_record("run", record))
     refusal(None, r"other\.model\.run.* \(seen is missing", resume=True)
     sbm.train("d.sbm", ONE, {"mem": "400MB"})
-    with pytest.raises(SbmError, match=r"one\.model\.run .*sbm train"):
+    with pytest.raises(SbmError, match=r"one\.model\.run .*sbm.train"):
         learn(None, ONE, resume=True)
-    with pytest.raises(SbmError, match=r"d\.svm\.gz is compressed.*--follow"):
+    with pytest.raises(SbmError, match=r"d\.svm\.gz is compressed.*follow=True"):
         learn(write([gzip.compress(b"1 1:1\n")], "d.svm.gz"), ONE, options={"follow": True})
 
 
@@ -536,7 +538,7 @@ def test_stream_that_outgrows_memory_resumes_with_more():
         b"1 " + b" ".join(b"%d:1" % (10**7 + 2000 * k + j) for j in range(2000)) + b"\n"
         for k in range(300)
     ]
-    refusal([*make_lines(3000), *wide], r"--mem 140 MB .*--mem \d+MB .*--resume", mem="140MB")
+    refusal([*make_lines(3000), *wide], r"mem='140MB' .*mem='\d+MB' .*resume=True", mem="140MB")
     assert 3000 <= rows_kept() < 3300
     assert learn(None, OTHER, resume=True, mem="300MB")["rows"] == 3300
 

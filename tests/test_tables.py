@@ -1,11 +1,12 @@
 """Wide tables of Parquet, Feather and CSV files, and data frames."""
 
+import datetime
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers import store_rows
+from helpers import Passes, store_rows
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -35,7 +36,7 @@ def people(n=N, first=0):
         "old": random.random(n) < 0.5,
         "colour": pa.array(colour).dictionary_encode(),
         "zip": random.integers(0, 5, n) + 90000,
-        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)], pa.large_string()),
+        "city": pa.array(np.array(["Rom", "Bonn"])[random.integers(0, 2, n)]).cast("large_string"),
         "w": random.choice([0.5, 1.0, 2.0], n),
         "label": pa.array(np.where(score > 0.3, "yes", "no")),
     })  # fmt: skip
@@ -93,7 +94,7 @@ def test_data_frames_train_and_predict(tmp_path, library):
     assert labels.tolist() == (tmp_path / "out").read_text().split()
     assert (labels == np.array(table["label"])).mean() > 0.8
     assert model.predict_proba(table.drop_columns(["label", "w"])).shape == (N, 2)
-    with pytest.warns(UserWarning, match=r"missing colour; unknown Colour"):
+    with pytest.warns(UserWarning, match=r"missing 'colour'; unknown 'Colour'"):
         model.predict(table.rename_columns([n.replace("colo", "Colo") for n in table.column_names]))
 
 
@@ -127,6 +128,8 @@ def test_folder_of_parquet_is_read(tmp_path):
     listed, _ = sbm.train(files, tmp_path / "b.model", settings, **OPTIONS)
     globbed, _ = sbm.train(f"{folder}/**/*.parquet", tmp_path / "c.model", settings, **OPTIONS)
     assert whole.info["rows"] == 3 * N
+    titles = ["more/part-1.parquet", "more/part-2.parquet", "part-0.parquet"]
+    assert [s["name"] for s in whole.info["sources"]] == [f"people/{title}" for title in titles]
     for other in (listed, globbed):
         np.testing.assert_array_equal(whole.W, other.W)
     report = sbm.predict(whole, folder)
@@ -136,6 +139,34 @@ def test_folder_of_parquet_is_read(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="without Parquet"):
         sbm.split(tmp_path / "empty", tmp_path / "e.sbm")
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path):
+    for day in (1, 2, 3):
+        (tmp_path / f"clicks/day={day}").mkdir(parents=True)
+        pq.write_table(people(first=day * N), tmp_path / f"clicks/day={day}/part-0.parquet")
+    store, folder = tmp_path / "a.sbm", tmp_path / "clicks"
+
+    def names():
+        return [source["name"] for source in sbm.info(store)["sources"]]
+
+    for given, above in (
+        (folder, "clicks/"), (f"{folder}/*", ""), (f"{folder}/*/*.parquet", ""),
+        ([folder / f"day={day}" for day in (1, 2, 3)], ""),
+    ):  # fmt: skip
+        sbm.split(given, store, force=True, **OPTIONS)
+        assert names() == [f"{above}day={day}/part-0.parquet" for day in (1, 2, 3)]
+    sbm.split([folder / "day=1"], store, force=True, **OPTIONS)
+    sbm.split([folder / "day=2"], store, append=True)
+    sbm.expire(store, sources=folder / "day=1/part-0.parquet")
+    assert names() == ["day=2/part-0.parquet"]
+    with pytest.raises(DataError, match="already dropped"):
+        sbm.expire(store, sources="day=1/part-0.parquet")
+    stages = Passes()
+    sbm.train(
+        folder, tmp_path / "b.model", {**SETTINGS, "max_passes": 1}, progress=stages, **OPTIONS
+    )
+    assert stages.stages[0].startswith(f"{folder}: {3 * N:,} rows")
 
 
 def change(table, **columns):
@@ -150,13 +181,13 @@ LISTS = pa.array([[1.0]] * N)
 REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
-    ({"city": None}, {}, r"found no column city, which earlier data have.*--exclude city"),
+    ({"city": None}, {}, r"found no column city, which earlier data have.*exclude city"),
     ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
     ({"label": None}, {}, r"found no column 'label' or 'y' or 'target'"),
-    ({"extra": LISTS}, {}, r"column extra has type list.*--exclude extra"),
-    ({}, {"weight": "v"}, r"column v of --weight not found"),
-    ({}, {"exclude": ["v"]}, r"column v of --exclude not found"),
-    ({}, {"categorical": ["v"]}, r"column v of --categorical not found"),
+    ({"extra": LISTS}, {}, r"column extra has type list.*exclude extra"),
+    ({}, {"weight": "v"}, r"found no column 'v' for weight among 'id', 'size'"),
+    ({}, {"exclude": ["citi"]}, r"no column 'citi' for exclude; did you mean 'city'"),
+    ({}, {"categorical": ["v"]}, r"no column 'v' for categorical"),
     ({}, {"weight": "city"}, r"weights in column city have type large_string"),
     (
         {"size": pa.array([np.inf] + [1.0] * (N - 1))},
@@ -167,9 +198,53 @@ REFUSED = [
     (
         {},
         {"hash_bits": 2},
-        r"columns \w+ and \w+ have the same id with --hash-bits 2; use --hash-bits \d",
+        r"columns \w+ and \w+ have the same id with hash_bits=2; use hash_bits=\d",
     ),
 ]
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", "parquet"])
+def test_missing_column_is_looked_for(tmp_path, form):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({**{f"feature_{k}": [0, 1] for k in range(60)}, "clicked": [0, 1]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    rows = table if form == "frame" else tmp_path / f"t.{form}"
+    for options, facts in (
+        ({"label": "click"}, "no column 'click' for label; did you mean 'clicked'"),
+        ({"label": "Feature_7"}, "did you mean 'feature_7'"),
+        ({"label": "zzz"}, "61 columns: 'feature_0', .*, ..., .*, 'clicked'$"),
+        ({}, "no column 'label' or 'y' or 'target' among 61 columns: .*'clicked'; .* label$"),
+        ({"label": "clicked", "weight": "feature_5 "}, "weight; did you mean 'feature_5'"),
+        ({"label": "clicked", "exclude": ["feature9"]}, "exclude; did you mean 'feature_9'"),
+    ):
+        with pytest.raises(DataError, match=facts):
+            sbm.split(rows, tmp_path / "t.sbm", **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "facts"),
+    [
+        ([1, "x"], "column a holds int and str; convert"),
+        (["x", 1.5], "column a holds str and float"),
+        ([[1], 2], "column a holds list and int"),
+        ([True, 2], "column a holds bool and int"),
+        ([10**30, 1], r"column a holds int \(.*too large"),
+        ([1j, 2j], "column a holds complex"),
+        ([b"x", b"y"], "column a has type binary"),
+        ([{"q": 1}, {"q": 2}], "column a has type struct"),
+        ([datetime.date(2020, 1, 1), "x"], "column a holds date and str"),
+    ],
+)  # fmt: skip
+def test_column_of_mixed_cells_is_named(tmp_path, cells, facts):
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(cells, dtype=object)
+    table = pandas.DataFrame({"ok": [1, 2], "a": column, "label": [0, 1]})
+    with pytest.raises(DataError, match=facts):
+        sbm.split(table, tmp_path / "t.sbm")
+    twice = pandas.concat([table[["ok", "label"]], table[["ok"]]], axis=1)
+    with pytest.raises(DataError, match="column ok twice"):
+        sbm.split(twice, tmp_path / "t.sbm")
 
 
 @pytest.mark.parametrize(("columns", "options", "facts"), REFUSED)
@@ -309,6 +384,23 @@ def test_parquet_with_invalid_utf8_is_refused(tmp_path, place):
         sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm")
 
 
+def test_damaged_column_metadata_of_parquet_is_refused(tmp_path):
+    """pyarrow would end the process."""
+    table = pa.table({"label": [1, -1], "word": ["a", "b"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    metadata = pq.ParquetFile(tmp_path / "a.parquet").metadata
+    footer = len(data) - 8 - metadata.serialized_size
+    # A list of 2 counts of definition levels, in the size statistics of the second column.
+    at = data.rindex(b"\x19\x26\x00\x04", footer)
+    data[at + 1] = 0x16
+    del data[at + 2]
+    data[-8:-4] = (metadata.serialized_size - 1).to_bytes(4, "little")
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.parquet .*histogram"):
+        sbm.split(tmp_path / "a.parquet", tmp_path / "a.sbm")
+
+
 def test_sliced_tables_give_their_rows(tmp_path):
     whole = in_turn(people(), tmp_path)[0]
     for table in (people().slice(10, 50), Foreign(people().slice(10, 50))):
@@ -337,3 +429,30 @@ def test_table_larger_than_memory_keeps_the_bound(tmp_path):
         line = [sys.executable, "-c", f"{code} print(peak_bytes())", *paths]
         done = subprocess.run(line, capture_output=True, check=True)
         assert int(done.stdout) < 400_000_000
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "frame"])
+def test_column_of_texts_is_refused(tmp_path, kind):
+    random = np.random.default_rng(0)
+    words = np.array(
+        ["the", "film", "was", "great", "but", "a", "bit", "long", "for", "me", "and", "my", "dog"]
+    )
+    texts = [" ".join(random.choice(words, 12)) for _ in range(60)]
+    columns = {"text": texts, "label": [0, 1] * 30}
+    few = {**columns, "text": ["how do I get to number ten", "and how to number nine"] * 30}
+    two = {**columns, "n": list(range(60))}
+    for k, (table, is_refused) in enumerate([(columns, True), (few, False), (two, False)]):
+        frame = pa.table(table)
+        path = tmp_path / f"{k}.{kind}"
+        if kind == "parquet":
+            pq.write_table(frame, path)
+        elif kind != "frame":
+            frame.to_pandas().to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+        data = frame if kind == "frame" else path
+        if is_refused:
+            with pytest.raises(DataError, match=r"column text.*Raw text is not read"):
+                sbm.train(data, tmp_path / "a.model")
+        else:
+            sbm.train(data, tmp_path / "a.model")
+    if kind != "frame":
+        assert sbm.predict(tmp_path / "a.model", tmp_path / f"0.{kind}")["rows"] == 60

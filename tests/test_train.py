@@ -184,7 +184,7 @@ def test_blocks_order_cache_and_policy_keep_optimum(tmp_path):
 def test_cut_blocks_keep_optimum(store, tmp_path):
     options = {"C": 0.1, "tol": 1e-4, "max_passes": 20000}
     whole, _, _ = fit(store, tmp_path / "m.model", **options)
-    with pytest.raises(MemoryPlanError, match=r"--mem 50 MB .*least --mem \d+MB$") as error:
+    with pytest.raises(MemoryPlanError, match=r"mem='50MB' .*least mem='\d+MB'$") as error:
         fit(store, tmp_path / "n.model", mem="50MB", **options)
     assert not (tmp_path / "n.model.run").exists()
     least = error.value.least_bytes
@@ -208,7 +208,7 @@ def test_rows_without_features_have_zero_weights(tmp_path):
 
 
 REFUSALS = [
-    ("real", {"loss": "hinge"}, DataError, "real.sbm .* real-valued .* --loss epsilon_insensitive"),
+    ("real", {"loss": "hinge"}, DataError, "real.sbm .* real-valued .* loss='epsilon_insensitive'"),
     ("real", {"loss": "weston_watkins"}, DataError, "real.sbm .* real-valued"),
     ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3; .* two classes"),
     ("empty", {}, DataError, "empty.sbm .*no rows"),

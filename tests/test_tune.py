@@ -319,14 +319,14 @@ def test_error_leaves_only_the_run_to_resume(data, tmp_path, monkeypatch):
 
 
 def test_short_passes_have_no_checkpoints(data, tmp_path, monkeypatch):
-    commits, commit = [], Tuning._commit
-    monkeypatch.setattr(Tuning, "_commit", lambda self: commits.append(1) or commit(self))
+    commits, commit = [], Tuning.commit
+    monkeypatch.setattr(Tuning, "commit", lambda self: commits.append(1) or commit(self))
     for seconds in (1e9, 0.0):
         monkeypatch.setattr(training, "COMMIT_SECONDS", seconds)
         monkeypatch.setattr(training, "COMMIT_SHARE", 0.0)
-        assert commits == []
+        commits.clear()
         report = tune(data / "2-4.sbm", tmp_path, (0.01, 0.1))[1]
-    assert len(commits) == report["passes"]
+        assert len(commits) == (1 if seconds else report["passes"] + 1)  # and one at the end
 
 
 def test_progress_has_a_line_for_each_value(data, tmp_path):
@@ -398,10 +398,10 @@ def test_bad_pictures_are_refused_first(data, tmp_path, monkeypatch):
 
     with pytest.raises(SettingsError, match=r"p\.svg.*\.png$"):
         draw("p.svg")
-    with pytest.raises(StoreError, match=r"--png$"):
+    with pytest.raises(StoreError, match=r" png$"):
         draw("no/p.png")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"p\.png .*matplotlib.*--png$"):
+    with pytest.raises(SettingsError, match=r"p\.png .*matplotlib.* png$"):
         draw("p.png")
     assert os.listdir(tmp_path) == []
 

@@ -149,7 +149,7 @@ def test_memory_stays_within_its_bound(tmp_path):
 
 
 def test_refusal_names_what_fits(store, tmp_path):
-    with pytest.raises(MemoryPlanError, match="--loss hinge, which trains some classes at a time"):
+    with pytest.raises(MemoryPlanError, match="loss='hinge', which trains some classes at a time"):
         sbm.train(store, tmp_path / "m.model", {**LITTLE, "loss": "crammer_singer"})
     with pytest.raises(MemoryPlanError) as least:
         sbm.train(store, tmp_path / "m.model", {**LITTLE, "mem": "100MB"})

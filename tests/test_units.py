@@ -16,6 +16,8 @@ from sbm.units import (
     parse_grid,
     parse_moment,
     parse_size,
+    shorten,
+    to_whole,
 )
 
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -90,11 +92,25 @@ def test_numbers_are_formatted():
     }  # fmt: skip
     assert {size: format_size(size) for size in sizes} == sizes
     numbers = {
-        1.0: "1", 0.1: "0.1", 20240131.0: "20240131", 1e15: "1000000000000000.0",
+        1.0: "1", 0.1: "0.1", 20240131.0: "20240131", 1e15: "1000000000000000",
         10**39: "1" + "0" * 39, 10**40: "a number of 41 digits", -2.0: "-2",
-        999999999999999.0: "999999999999999",
+        999999999999999.0: "999999999999999", 2.0**53: "9007199254740992", -1e16: "-1" + "0" * 16,
+        2.0**64: "1.8446744073709552e+19", 0.30000000000000004: "0.30000000000000004",
+        10**5000: "a number of 5001 digits",
     }  # fmt: skip
     assert {number: format_number(number) for number in numbers} == numbers
+
+
+def test_whole_numbers_of_any_length_are_read():
+    digits = {"0": 0, "007": 7, "-12": -12, "9" * 19: 10**19 - 1, "-0": 0, "0" * 5000 + "1": 1}
+    assert {text: to_whole(text) for text in digits} == digits
+    assert to_whole("1" * 5000) == -to_whole("-" + "1" * 5000) == 2**64
+
+
+def test_names_are_shortened_for_messages():
+    assert shorten("grün x") == "grün x"
+    assert shorten("a\nb\tc\x1b[2J\x00") == r"a\nb\tc\x1b[2J\x00"
+    assert len(shorten("word " * 1000)) == 60
 
 
 @given(st.integers(1, 10**15))

@@ -324,11 +324,11 @@ def test_every_prediction_uses_the_threshold(tmp_path: Path) -> None:
         ({"validate": 0.1, "threshold": "cost:1"}, SettingsError, "threshold is 'cost:1'"),
         ({"validate": 0.1, "threshold": "f1", "loss": "crammer_singer"}, SettingsError,
          "threshold needs two classes"),
-        ({"threshold": "f1"}, SettingsError, "threshold needs .*--validate"),
+        ({"threshold": "f1"}, SettingsError, "threshold needs .*validate="),
         ({"validate": 0.1, "calibrate": True}, SettingsError, "validate and calibrate"),
         ({"validate": 0.1, "loss": "one_class"}, SettingsError, "one_class"),
         ({"validate": 0.1, "loss": "log_loss", "penalty": "l1"}, SettingsError, "l1 .*FILE"),
-        ({"validate": "v.svm", "mem": "130MB"}, MemoryPlanError, "--mem 130 MB .*no --validate"),
+        ({"validate": "v.svm", "mem": "130MB"}, MemoryPlanError, "mem='130MB' .*no validate"),
     ],
 )  # fmt: skip
 def test_impossible_validations_are_refused(

@@ -318,7 +318,7 @@ def test_warm_start_true_uses_last_run(night, tmp_path):
         report = fit(night.store, tmp_path / "b.model", **options)[1]
         assert report["updates"] == before["updates"]
         assert report["was_finished"] is was_finished
-    with pytest.raises(SettingsError, match="--warm-start"):
+    with pytest.raises(SettingsError, match="warm_start"):
         fit(night.store, "b.model", **{**options, "loss": "squared_hinge"})
 
 
@@ -354,7 +354,7 @@ def test_invalid_warm_starts_are_refused(nights, tmp_path):
         (same_sizes, model, {}, StoreError, "a.model.run .*other data than .*same.sbm"),
         (other, model, {}, StoreError, "a.model.run .*other data than .*other.sbm"),
         (more_labels, model, {}, SettingsError, "other classes or another solver .1 output, now 3"),
-        (night.store, "no.model", {}, StoreError, "no.model does not exist.* --warm-start"),
+        (night.store, "no.model", {}, StoreError, "no.model does not exist.* warm_start"),
         (night.store, night.folder / "0.svm", {}, StoreError, "0.svm has no run.* 0.svm.run"),
         (night.store, night.store, {}, StoreError, "g.sbm is a store"),
         (night.store, tmp_path, {}, StoreError, f"{tmp_path} is not a run"),

@@ -150,8 +150,8 @@ def test_missing_weights_are_rejected(store, monkeypatch):
     with pytest.raises(SettingsError, match=r"weights.* 3"):
         sbm.Settings(weights=3)
 
-    def refuse(name, patience):
-        raise PermissionError(errno.EACCES, "Permission denied", name)
+    def refuse(source, patience):
+        raise PermissionError(errno.EACCES, "Permission denied", source.name)
 
     (store.parent / "v.txt").write_text("1\n")
     monkeypatch.setattr(text_module, "_open", refuse)

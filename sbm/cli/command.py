@@ -2,6 +2,10 @@
 
 import functools
 import json
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +23,7 @@ STARTS_AGAIN = "no partial files were left"
 RESUMES = "run the same command to resume from the last checkpoint, if there is one"
 
 
+_LABEL = re.compile(r" *[\w ]*?\w(: |  )| {20}")
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
@@ -156,8 +161,22 @@ class Terminal(Bars):
         if self.as_json:
             echo(json.dumps(report))
             return
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         for line in in_words(report):
-            tell(line)
+            for part in _wrapped(line, width):
+                tell(part)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Return a line in pieces that fit a terminal; one of width 0 is no terminal."""
+    if not width or len(line) <= width or "\t" in line:
+        return [line]
+    label = _LABEL.match(line)  # of a list of facts, right-aligned
+    indent = " " * (len(label[0]) if label else 2)
+    return textwrap.wrap(
+        line, max(width, 40), subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False, drop_whitespace=True,
+    )  # fmt: skip
 
 
 def shared(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -342,7 +342,8 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.option(
     "--labels/--no-labels",
     default=None,
-    help="Require labels, or ignore them.  [default: use labels that are present]",
+    help="Require labels, or ignore them and read a blank line of text as a row.  "
+    "[default: use labels that are present]",
 )
 @INPUT_FORMAT
 @_STRICT

@@ -11,6 +11,7 @@ from sbm.cli.commands import cli
 from sbm.cli.processes import abort, wait_for_first
 from sbm.cli.terminal import INTERRUPTED, complain, is_flushed, stoppable, streams
 from sbm.errors import SbmError, SettingsError
+from sbm.units import cut
 
 __all__ = ["cli", "main"]
 
@@ -75,7 +76,7 @@ def _fail(sentence: str, code: int = _ERROR) -> int:
     rank = wait_for_first()
     if rank > 0:
         sentence = f"rank {rank}: {sentence}"
-    complain("sbm: " + sentence.replace("\n", "\\n"))  # a name may have newlines
+    complain(f"sbm: {cut(sentence)}")
     return code
 
 

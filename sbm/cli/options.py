@@ -33,14 +33,30 @@ __all__ = [
 Option = Callable[..., Any]
 
 
-class _NewFile(click.Path):
+class _Path(click.Path):
+    """Name of a file or folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip() and getattr(param, "flag_value", None) != LAST:
+            raise SettingsError(f"{_shown(param)} is empty; give a file name")
+        return super().convert(value, param, ctx)
+
+
+class _NewFile(_Path):
     """File or folder to write, but not standard output."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "-":
-            option = "-o" if param is None or "-o" in param.opts else max(param.opts, key=len)
+            option = _shown(param)
             raise SettingsError(f"{option} - (standard output) is not supported; give a file name")
         return super().convert(value, param, ctx)
+
+
+def _shown(param: click.Parameter | None) -> str:
+    """Return an option or argument as it is typed."""
+    if isinstance(param, click.Argument):
+        return param.human_readable_name.strip("[].")
+    return "-o" if param is None or "-o" in param.opts else max(param.opts, key=len)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # generic in new versions only
@@ -57,9 +73,9 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # generic in new versions
 
 
 # Without a check that files are readable: their readers report errors, with exit code 1.
-FILE = click.Path(path_type=Path, readable=False)
+FILE = _Path(path_type=Path, readable=False)
 NEW_FILE = _NewFile(path_type=Path, readable=False)
-PATH = click.Path(readable=False)  # or a pattern, a URL, "-"
+PATH = _Path(readable=False)  # or a pattern, a URL, "-"
 
 TEST = click.option("--test", type=PATH, metavar="FILE", help="Also predict this file at the end.")
 ON_ERROR = click.option(

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import count, format_label, format_number, format_size
+from sbm.units import count, format_label, format_number, format_size, shorten
+
+_LEAST_NNZ = 10_000  # nonzeros for a size of each
+_LEAST_TEXT = 1_000_000  # bytes for a speed
 
 Report = dict[str, Any]
 Lines = Iterator[str]
@@ -21,7 +24,6 @@ def _speed(size: int, seconds: float) -> str:
 
 def split(report: Report, min_count: int) -> Lines:
     """Show the store that was written and the features that were left out."""
-    bits = 8 * report["bytes"] / report["nnz"] if report["nnz"] else 0
     every = report["rows_in_all"]
     appended = "" if every == report["rows"] else f" appended ({every:,} in total)"
     yield (
@@ -29,20 +31,32 @@ def split(report: Report, min_count: int) -> Lines:
         f"{count(report['features'], 'feature')}, "
         f"{count(report['nnz'], 'nonzero')} in {count(report['blocks'], 'block')}"
     )
-    yield (
-        f"{format_size(report['bytes'])} ({bits:.1f} bits per nonzero), {report['seconds']:.1f} s "
-        f"({_speed(report['text_bytes'], report['seconds'])})"
-    )
+    # Of small data, these rates are those of headers and of starting.
+    bits, speed = "", ""
+    if report["nnz"] >= _LEAST_NNZ:
+        bits = f" ({8 * report['bytes'] / report['nnz']:.1f} bits per nonzero)"
+    if report["text_bytes"] >= _LEAST_TEXT:
+        speed = f" ({_speed(report['text_bytes'], report['seconds'])})"
+    yield f"{format_size(report['bytes'])}{bits}, {report['seconds']:.1f} s{speed}"
     yield from _compiling(report["compile_seconds"])
     if report["skipped"]:
         yield f"{count(report['skipped'], 'line')} skipped"
     for one, other in report["collisions"][:1]:
         yield (
-            f"features share an id, such as {' '.join(one.split())} and {' '.join(other.split())}; "
-            "rename one, or raise --hash-bits if names are hashed"
+            f"features share an id, such as {_short(one)} and {_short(other)}; rename one, or "
+            "raise --hash-bits if names are hashed"
         )
     if min_count > 1:
         yield _left_out({"min_count": min_count, **report["left_out"]})
+
+
+def _short(name: str, most: int = 40) -> str:
+    """Return the name of a feature for a line: a name may be a whole document."""
+    return shorten(" ".join(name.split()), most)
+
+
+def _label(label: float | str) -> str:
+    return _short(format_label(label))
 
 
 def _left_out(rare: Report) -> str:
@@ -104,7 +118,7 @@ _MOST_LABELS = 20  # shown, unless all are asked for
 def info(facts: Report, every: bool = False) -> Lines:
     """Describe a store, a run or a model; `every` adds long fields and default settings."""
     for name, value in facts.items():
-        if name == "log" or (name in _ONLY_IF_VERBOSE and not every):
+        if name in ("log", "frequencies") or (name in _ONLY_IF_VERBOSE and not every):
             continue
         if value is None or (name in _ONLY_IF_ANY and not value):
             continue
@@ -112,9 +126,12 @@ def info(facts: Report, every: bool = False) -> Lines:
             usual = Settings().to_dict()
             value = {key: setting for key, setting in value.items() if setting != usual.get(key)}
             value = value or "defaults"
-        if name == "labels" and isinstance(value, list) and not every:
-            value = _first([_plainly(label) for label in value])
-        yield f"{name.replace('_', ' '):>18}: {_in_words(name, value)}"
+        if name == "labels" and isinstance(value, list):
+            texts = [format_label(label) for label in value]
+            value = ", ".join(texts) if every else _first([_short(text) for text in texts])
+        words = [_source(one) for one in value] if name == "sources" else [_in_words(name, value)]
+        yield f"{name.replace('_', ' '):>18}: {words[0] if words else ''}"
+        yield from (f"{'':20}{line}" for line in words[1:])
 
 
 def _first(labels: list[str]) -> str:
@@ -133,8 +150,6 @@ def _in_words(name: str, value: Any) -> str:
         rows = sum(source["rows"] for source in value)
         last = max(source["expired"] for source in value)
         return f"{count(len(value), 'source')} of {count(rows, 'row')}, the last {last}"
-    if name == "sources":
-        return "\n".join(_source(s) for s in value).lstrip()
     if name == "shard":
         here = ", ".join(map(str, value["here"]))
         return (
@@ -157,7 +172,7 @@ def _plainly(value: Any) -> str:
 def _label_counts(labels: Report) -> str:
     pairs = sorted(zip(labels["values"], labels["counts"], strict=True))
     words = dict(enumerate(labels.get("names", [])))
-    return _first([f"{words.get(v, format_number(v))} ({n:,})" for v, n in pairs])
+    return _first([f"{_short(words.get(v, format_number(v)))} ({n:,})" for v, n in pairs])
 
 
 def _source(source: Report) -> str:
@@ -165,7 +180,7 @@ def _source(source: Report) -> str:
     added = f", added {source['added']}" if "added" in source else ""
     digest = f", sha256 {source['sha256'][:16]}" if "sha256" in source else ""
     return (
-        f"{'':20}{source['name']}: {size}{count(source['rows'], 'row')}, "
+        f"{source['name']}: {size}{count(source['rows'], 'row')}, "
         f"{source['skipped']:,} skipped{added}{digest}"
     )
 
@@ -250,7 +265,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else "")
         + ("" if is_falling else f", and the gap {slow}")
     )
-    helps = ["--scale std"] if report.get("scales_differ") else []
+    helps = [f"--scale {report['scale_advice']}"] if report.get("scale_advice") else []
     if settings.penalty != "l2":
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
@@ -344,7 +359,7 @@ def plan(report: Report) -> Lines:
         "reading": f"{format_size(report['bytes_a_pass'])} in the first pass, "
         f"{format_size(report['bytes_read_again'])} in later passes",
         "speed": f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
-        f"{report['decode_nnz_per_second'] / 1e6:,.0f} million nonzeros/s decoded",
+        f"{_millions(report['decode_nnz_per_second'])} nonzeros/s decoded",
         "solver": "" if is_sparse else report["solver"],
         "pass": _pass(report),
         "turns": f"{n_turns}, of some classes each" if n_turns > 1 else "",
@@ -353,12 +368,16 @@ def plan(report: Report) -> Lines:
             yield f"{name:>8}  {text}"
 
 
+def _millions(number: float) -> str:
+    return f"{number / 1e6:,.0f} million" if number >= 1e6 else f"{number:,.0f}"
+
+
 def _pass(report: Report) -> str:
     """Return what the first pass of a training takes."""
     seconds = report["seconds_a_round"]
     if seconds is None:
         return ""
-    rate = f"{report['solve_nnz_per_second'] / 1e6:,.0f} million nonzeros/s"
+    rate = f"{_millions(report['solve_nnz_per_second'])} nonzeros/s"
     if report["solver"] is None:
         return f"{seconds:.2g} s to look at all rows, {rate}"
     rounds = count(report["rounds"], "round")
@@ -383,8 +402,10 @@ def stream(report: Report) -> Lines:
         f"{bound}{report['visits']:,} visits ({report['polish_visits']:,} in the polish), "
         f"{count(report['updates'], 'update')}, peak memory {peak}"
     )
+    is_told = report["text_bytes"] >= _LEAST_TEXT
+    speed = f" ({_speed(report['text_bytes'], seconds)})" if is_told else ""
     yield (
-        f"{seconds:.2f} s ({_speed(report['text_bytes'], seconds)}): learn {s['learn']:.2f}"
+        f"{seconds:.2f} s{speed}: learn {s['learn']:.2f}"
         f", polish {s['polish']:.2f}, predict {s['predict']:.2f}, wait for text {s['wait']:.2f}"
         f", save {s['write']:.2f}"
     )
@@ -468,8 +489,7 @@ def _classes(classes: list[Report], width: int) -> Lines:
             for k in ("precision", "recall", "f1")
         )
         yield (
-            f"{format_label(row['label']):>{width}}{figures} {row['support']:9,} "
-            f"{row['predicted']:10,}"
+            f"{_label(row['label']):>{width}}{figures} {row['support']:9,} {row['predicted']:10,}"
         )
 
 
@@ -485,7 +505,7 @@ def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
     if report["top_n"] > 1:
         yield f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %"
     classes = report["classes"]
-    width = max(8, *(len(format_label(label)) for label in report["labels"]))
+    width = max(8, *(len(_label(label)) for label in report["labels"]))
     if every_class or len(classes) <= _ALL_CLASSES:
         yield from _classes(classes, width)
     else:
@@ -512,7 +532,7 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
         return
     yield "most frequent confusions (true -> predicted: rows)"
     for true, predicted, n in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
-        yield f"{format_label(true):>{width}} -> {format_label(predicted)}: {n:,}"
+        yield f"{_label(true):>{width}} -> {_label(predicted)}: {n:,}"
 
 
 # ------------------------------------------------------------------------- models and reports
@@ -542,11 +562,11 @@ def inspect(report: Report) -> Lines:
 
 
 def _class(row: Report) -> str:
-    return "prediction" if row["label"] is None else f"label {format_label(row['label'])}"
+    return "prediction" if row["label"] is None else f"label {_label(row['label'])}"
 
 
 def _feature(feature: Report) -> str:
-    return " ".join((feature["name"] or str(feature["id"])).split())
+    return _short(feature["name"] or str(feature["id"]), 200)
 
 
 def _changed(report: Report) -> Lines:
@@ -556,7 +576,7 @@ def _changed(report: Report) -> Lines:
     )
     for what in ("added", "removed"):
         if labels := report[f"labels_{what}"]:
-            yield f"labels {what}: {', '.join(map(format_label, labels))}"
+            yield f"labels {what}: {', '.join(map(_label, labels))}"
     for row in report["classes"]:
         cosine = "-" if row["cosine"] is None else f"{row['cosine']:.6f}"
         before, after = row["intercepts"]

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from sbm.engine.progress import Progress
+from sbm.engine.progress import Progress, pass_line, pass_title, score_text
 from sbm.errors import SbmError
 from sbm.units import format_size
 
-# Control characters in file names could move the cursor of a terminal, or worse.
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(128, 160)) if chr(c) not in "\t\n"}
+# Control characters in names could move the cursor of a terminal, or worse; a line is a line.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) != "\t"}
+_CONTROLS |= {ord("\n"): "\\n"}
 
 
 def echo(text: str) -> None:
@@ -29,7 +30,7 @@ def echo(text: str) -> None:
     except BrokenPipeError:
         raise  # the reader closed the pipe
     except OSError as error:
-        raise SbmError(f"cannot print the result: {error.strerror or error}") from error
+        raise SbmError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def complain(text: str) -> None:
@@ -295,11 +296,10 @@ class Bars(Progress):
         """Add a line to the table of passes; outside a terminal, only if it is a milestone."""
         if not (self.verbose or sys.stderr.isatty() or self._is_milestone(record)):
             return
-        title = f"pass  seconds  {_gap_title(record)}  passes left      visits   memory"
-        line = _pass_line(record)
+        title, line = pass_title(record), pass_line(record)
         if self.verbose:
             title, line = title + _MORE_OF_PASSES, line + _more_of_pass(record)
-        self._add_line(title, line + _score(record.get("validation")))
+        self._add_line(title, line + score_text(record.get("validation")))
 
     def _is_milestone(self, record: dict[str, Any]) -> bool:
         """Whether a pass came a tenth nearer to the tolerance, or was certified or judged."""
@@ -351,25 +351,6 @@ def _doubling_line(record: dict[str, Any]) -> str:
     )
 
 
-def _gap_title(record: dict[str, Any]) -> str:
-    return f"gap (tol {record['tol']:g})".rjust(15)
-
-
-def _pass_line(record: dict[str, Any]) -> str:
-    """Format the columns that are always shown; ~ marks estimates."""
-    certificate, gap = record["certificate"], record["estimated_relative_gap"]
-    shown = "-" if gap is None else f"~{gap:.1e}"
-    if certificate:
-        shown = f"{certificate['relative_gap']:.1e}"
-    left = record.get("passes_left")
-    to_go = "-" if left is None or certificate else f"~{left:.0f}" if left < 100 else ">99"
-    return (
-        f"{record['pass']:4d} {record['elapsed']:8.2f} "
-        f"{shown:>{len(_gap_title(record)) + 1}} {to_go:>12} "
-        f"{record['visits']:11,} {format_size(record['resident_bytes']):>8}"
-    )
-
-
 def _more_of_pass(record: dict[str, Any]) -> str:
     s = record["seconds"]
     return (
@@ -378,10 +359,3 @@ def _more_of_pass(record: dict[str, Any]) -> str:
         f"{record['dual']:15.8g} {record['cached_rows']:8d} {record['cached_free']:8d} "
         f"{record['cache_hits']:7d}"
     )
-
-
-def _score(validation: dict[str, Any] | None) -> str:
-    """Format the score on the validation data, which follows the other columns."""
-    if validation is None:
-        return ""
-    return f"  {validation['metric']} {validation['score']:.6g}"

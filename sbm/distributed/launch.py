@@ -17,6 +17,8 @@ from typing import NoReturn
 from sbm.distributed.comm import launched_size
 from sbm.errors import SettingsError
 
+MOST_PROCESSES = 10_000
+
 
 def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line that runs an sbm command with several ranks.
@@ -35,8 +37,8 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
     SettingsError
         mpiexec or mpi4py is missing, or this process was itself launched.
     """
-    if n_processes < 1:
-        raise SettingsError(f"launch is {n_processes}; it must be at least 1")
+    if not 1 <= n_processes <= MOST_PROCESSES:
+        raise SettingsError(f"launch is {n_processes}; it must be from 1 to {MOST_PROCESSES}")
     if launched_size() > 1:
         raise SettingsError(
             f"--launch {n_processes} was given to one of {launched_size()} processes that are "

@@ -52,6 +52,9 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
     return name + WEIGHTED if weighted or settings.weights is not None else name
 
 
+_ready: set[tuple[object, ...]] = set()  # see `is_ready`
+
+
 def prepare(command: str, value_type: str, progress: Progress) -> None:
     """Compile a command's kernels unless they are on disk.
 
@@ -113,8 +116,14 @@ def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
 
 def is_ready(command: str, value_type: str) -> bool:
     """Return whether a command's kernels are on disk."""
-    marker = _marker(command, value_type)
-    return any(os.path.exists(place / marker) for place in compiled.places())
+    places = compiled.places()
+    case = (command, value_type, *places)
+    if case not in _ready:  # the marker is a hash of all kernels
+        marker = _marker(command, value_type)
+        if not any(os.path.exists(place / marker) for place in places):
+            return False
+        _ready.add(case)
+    return True
 
 
 def compile_ahead(commands: Sequence[str], value_type: str, workers: int = 1) -> str:

@@ -23,8 +23,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from sbm.engine.memory import BASE_FRAC
 
 __all__ = [
@@ -211,8 +209,9 @@ def _slope(gaps: Sequence[float]) -> float | None:
     late = gaps[-LATE:]
     if len(late) < 2 or not all(0 < gap < math.inf for gap in late):
         return None
-    steps = np.arange(len(late)) - 0.5 * (len(late) - 1)  # np.polyfit reserves 30 MB
-    return float(steps @ np.log(late) / (steps @ steps))
+    steps = [k - 0.5 * (len(late) - 1) for k in range(len(late))]  # np.polyfit reserves 30 MB
+    slope = math.fsum(step * math.log(gap) for step, gap in zip(steps, late, strict=True))
+    return slope / math.fsum(step * step for step in steps)
 
 
 def is_falling(gaps: Sequence[float], tol: float, second_order: bool = False) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
-from sbm.settings import Settings, nearest
+from sbm.settings import Settings, match_weights, nearest
 from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
@@ -192,15 +192,15 @@ def _class_weights(
     if isinstance(chosen, str):  # balanced: every class has the same share of the total cost
         counts = counts or rows.label_counts
         return [sum(counts) / (len(labels) * n) if n else 1.0 for n in counts]
-    texts, given = label_texts(rows), {format_label(k): weight for k, weight in chosen.items()}
-    for label in given:
-        if label not in texts:
-            shown = [text for _, text in sorted(zip(labels, texts, strict=True))]
-            raise SettingsError(
-                f"class_weight names label {label}, but the labels are {', '.join(shown[:6])}"
-                + (", ..." if len(shown) > 6 else "")
-            )
-    return [given.get(text, 1.0) for text in texts]
+    texts = label_texts(rows)
+    weights, unknown = match_weights(chosen, texts)
+    if unknown:
+        shown = [text for _, text in sorted(zip(labels, texts, strict=True))]
+        raise SettingsError(
+            f"class_weight names label {format_label(unknown[0])}, but the labels are "
+            f"{', '.join(shown[:6])}" + (", ..." if len(shown) > 6 else "")
+        )
+    return [1.0 if weight is None else weight for weight in weights]
 
 
 def _positive_code(settings: Settings, rows: Labelled, labels: list[float]) -> int:
@@ -350,6 +350,8 @@ def make_model(
     }
     if settings.scale != "none":  # the problem that is certified
         facts["certificate"]["scale"] = settings.scale
+    if store.scale_rounding is not None:
+        facts["certificate"]["scale_rounding"] = store.scale_rounding
     facts |= {
         k: report[k]
         for k in ("solver", "switched_after", "validation")

@@ -1,9 +1,12 @@
 """The interface through which a job reports its progress."""
 
+import importlib.util
 import sys
 from typing import Any
 
-__all__ = ["NotebookProgress", "Progress"]
+from sbm.units import format_size
+
+__all__ = ["NotebookProgress", "Progress", "pass_line", "pass_title", "score_text"]
 
 
 class Progress:
@@ -68,16 +71,15 @@ def _log(level: str, text: str) -> None:
 
 
 class NotebookProgress(Progress):
-    """Shows tasks as bars of `tqdm.auto`, which are widgets in a notebook; also logs."""
+    """Shows bars of tqdm, as widgets if ipywidgets is there, and the table of passes; also logs."""
 
     _bar: Any = None
+    _titled = False
 
     def start(self, what: str, total: int | None, unit: str = "B") -> None:
         """Show a new bar."""
-        from tqdm.auto import tqdm
-
         self.finish()
-        self._bar = tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False)
+        self._bar = _bars()(desc=what, total=total, unit=unit, unit_scale=True, leave=False)
 
     def advance(self, done: int, **numbers: Any) -> None:
         """Move the bar."""
@@ -89,3 +91,52 @@ class NotebookProgress(Progress):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def row(self, record: dict[str, Any]) -> None:
+        """Show the figures of a pass, as `sbm train` does on a terminal."""
+        super().row(record)
+        lines = [pass_line(record) + score_text(record.get("validation"))]
+        if not self._titled:
+            self._titled = True
+            lines.insert(0, pass_title(record))
+        _bars().write("\n".join(lines))
+
+
+def _bars() -> Any:
+    """Return the class of bars; without ipywidgets, `tqdm.auto` would warn."""
+    if importlib.util.find_spec("ipywidgets") is None:
+        from tqdm import tqdm
+    else:
+        from tqdm.auto import tqdm
+    return tqdm
+
+
+def pass_title(record: dict[str, Any]) -> str:
+    """Return the titles of the columns of `pass_line`."""
+    return f"pass  seconds  {_gap_title(record)}  passes left      visits   memory"
+
+
+def _gap_title(record: dict[str, Any]) -> str:
+    return f"gap (tol {record['tol']:g})".rjust(15)
+
+
+def pass_line(record: dict[str, Any]) -> str:
+    """Format the columns that are always shown; ~ marks estimates."""
+    certificate, gap = record["certificate"], record["estimated_relative_gap"]
+    shown = "-" if gap is None else f"~{gap:.1e}"
+    if certificate:
+        shown = f"{certificate['relative_gap']:.1e}"
+    left = record.get("passes_left")
+    to_go = "-" if left is None or certificate else f"~{left:.0f}" if left < 100 else ">99"
+    return (
+        f"{record['pass']:4d} {record['elapsed']:8.2f} "
+        f"{shown:>{len(_gap_title(record)) + 1}} {to_go:>12} "
+        f"{record['visits']:11,} {format_size(record['resident_bytes']):>8}"
+    )
+
+
+def score_text(validation: dict[str, Any] | None) -> str:
+    """Format the score on the validation data, which follows the other columns."""
+    if validation is None:
+        return ""
+    return f"  {validation['metric']} {validation['score']:.6g}"

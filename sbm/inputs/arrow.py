@@ -7,6 +7,7 @@ columns ``indices`` and ``values`` of feature ids and values.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.columns import Cells, Columns
+from sbm.inputs.columns import Cells, Columns, no_column
 from sbm.inputs.matrices import Batch, digested, piece_nnz
-from sbm.inputs.parsing import LARGEST_VALUE, InputOptions
+from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, as_floats
 from sbm.inputs.text import Source
+from sbm.units import shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,8 @@ _READ = 1 << 16  # bytes per read of a column
 _PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
+_LONGEST = 300  # characters of a message of pyarrow
+_MOST_KINDS = 3  # of cells named in a message
 _CELL = 16  # bytes of a cell of a data frame, for progress
 
 
@@ -95,7 +99,7 @@ def read_arrow(source: Source, dtype: str, largest_row: int) -> Generator[Batch]
     _require_pyarrow(f"reading {source.name}")
     with _noting_damage(source):
         if source.chunks is not None:
-            yield from _read(source, _Frame(_stream_of(source.chunks)), dtype)
+            yield from _read(source, _Frame(_stream_of(source.chunks, source.name)), dtype)
             return
         with _opened(source) as file, digested(source, [Path(source.file)]):
             yield from _read(source, file, dtype)
@@ -125,14 +129,19 @@ def _noting_damage(source: Source) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = str(error).splitlines()[0][:_LONGEST] if str(error) else type(error).__name__
+        if source.chunks is not None:
+            raise DataError(f"{source.name}: cannot read the data frame ({what})") from error
         raise DataError(
             f"cannot read {source.name} ({what}); it is damaged or not a {source.format} file"
         ) from error
 
 
-def _stream_of(frame: Any) -> pa.RecordBatchReader:
-    """Return the record batches of a data frame."""
+def _stream_of(frame: Any, name: str) -> pa.RecordBatchReader:
+    """Return the record batches of a data frame.
+
+    Raises `DataError` if the library that holds it cannot convert a column.
+    """
     import pyarrow as pa
 
     # The sizes of buffers, which `_validate` compares, do not pass through ``__arrow_c_stream__``.
@@ -140,7 +149,35 @@ def _stream_of(frame: Any) -> pa.RecordBatchReader:
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):
         return frame.to_reader()
-    return pa.RecordBatchReader.from_stream(frame)
+    try:
+        return pa.RecordBatchReader.from_stream(frame)
+    except Exception as error:  # of any library
+        sentence = _unfit_column(frame) or " ".join(map(str, error.args)) or type(error).__name__
+        raise DataError(f"{name}: {' '.join(sentence.split())}") from error
+
+
+def _unfit_column(frame: Any) -> str:
+    """Return what is wrong with the first column of a pandas frame that has no type of Arrow."""
+    import pyarrow as pa
+
+    names = list(getattr(frame, "columns", []))
+    for name in names:
+        shown = shorten(str(name))
+        if names.count(name) > 1:
+            return f"found column {shown} twice; names must be unique"
+        if hasattr(frame[name], "sparse"):
+            return f"column {shown} is sparse; convert it with .sparse.to_dense()"
+        try:
+            pa.array(frame[name], from_pandas=True)
+        except Exception as error:
+            kinds = Counter(type(cell).__name__ for cell in frame[name] if cell is not None)
+            held = [kind for kind, _ in kinds.most_common(_MOST_KINDS)]
+            why = f" ({shorten(str(error.args[0]), 120)})" if len(held) == 1 and error.args else ""
+            return (
+                f"column {shown} holds {' and '.join(held)}{why}; convert it to numbers or to "
+                "strings, or drop it"
+            )
+    return ""
 
 
 def _validate(batch: pa.RecordBatch, name: str, first: int) -> None:
@@ -163,7 +200,7 @@ def _validate(batch: pa.RecordBatch, name: str, first: int) -> None:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        what = str(error).splitlines()[0]
+        what = str(error).splitlines()[0][:_LONGEST]
         for k, column in enumerate(batch.schema.names):
             what = what.replace(f"In column {k}: Invalid: ", f"column {column}: ", 1)
         raise DataError(
@@ -253,25 +290,29 @@ class _ParquetFile(_Frame):
         in_all: int = self._batches.metadata.num_rows
         return size * n_rows // max(1, in_all)
 
+    def _groups(self) -> Iterator[Any]:
+        """Yield the metadata of each row group."""
+        for k in range(self._batches.num_row_groups):
+            # Begin to read the group, without a row. If the metadata of a column is damaged, this
+            # raises an error, while `RowGroupMetaData.column` would abort the process.
+            next(self._batches.reader.iter_batches(0, [k], use_threads=False), None)
+            yield self._batches.metadata.row_group(k)
+
     def rows_of_lists(self) -> int:
-        metadata = self._batches.metadata
         nnz = [
             group.column(k).num_values / max(1, group.num_rows)
-            for group in map(metadata.row_group, range(metadata.num_row_groups))
+            for group in self._groups()
             for k in range(group.num_columns)
             if group.column(k).path_in_schema.startswith("indices.")
         ]
         return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
 
     def page_bytes(self, size: int) -> int:
-        metadata = self._batches.metadata
-        return max(
-            (
-                sum(_page_of(group.column(k)) for k in range(group.num_columns))
-                for group in map(metadata.row_group, range(metadata.num_row_groups))
-            ),
-            default=0,
+        pages = (
+            sum(_page_of(group.column(k)) for k in range(group.num_columns))
+            for group in self._groups()
         )
+        return max(pages, default=0)
 
 
 def _page_of(column: Any) -> int:
@@ -360,7 +401,7 @@ def _cells(column: pa.Array, is_text: bool) -> Cells:
         return "" if value is None else str(value)
 
     if not is_text and not _is_word(column.type):
-        return Cells(_numbers(column).astype(np.float64, copy=False), text)
+        return Cells(as_floats(_numbers(column), copy=False), text)
     if pa.types.is_dictionary(column.type) and _is_word(column.type):
         encoded = column
     else:
@@ -394,11 +435,12 @@ def _sparse_columns(schema: pa.Schema, source: Source) -> list[str]:
         wanted.append((options.weight, _is_number, "numbers"))
     for column, is_fit, what in wanted:
         if schema.names.count(column) != 1:
-            number = "more than one" if column in schema.names else "no"
+            if column in schema.names:
+                raise DataError(f"{source.name}: found column {column} twice; names must be unique")
+            option = "--weight" if column == options.weight else "--label"
             raise DataError(
-                f"{source.name} has {number} column {column} among "
-                f"{', '.join(schema.names)[:200]}; expected label (or the column of --label), "
-                "indices and optionally values"
+                f"{source.name}: found {no_column(column, schema.names, option)}; rows of "
+                "indices and values also need a label"
             )
         kind = schema.field(column).type
         if not is_fit(kind):
@@ -475,10 +517,12 @@ def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Ba
         cells = _cells(y, True)
         table = [options.words.number(word.decode()) for word in cells.words]
         labels = np.array([*table, np.nan])[cells.codes]
+    elif y is not None and pa.types.is_decimal(y.type):
+        labels = np.array([np.nan if x is None else x for x in y.to_pylist()], object)
     elif y is not None:
         labels = _numbers(y)
     if options.weight is not None and options.weight in batch.schema.names:
-        weights = _numbers(batch.column(options.weight)).astype(np.float64)
+        weights = as_floats(_numbers(batch.column(options.weight)))
         for row in np.flatnonzero(~((weights >= 0) & (weights < np.inf))).tolist():
             refused.setdefault(row, f"found {weights[row]} as the weight; expected at least 0")
     return Batch(

@@ -10,13 +10,26 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.matrices import Batch
-from sbm.inputs.parsing import MOST_HASH_BITS, TOO_LARGE, InputOptions
+from sbm.inputs.parsing import (
+    FIRST_ROUNDED,
+    MOST_HASH_BITS,
+    ROUNDED_LABEL,
+    TOO_LARGE,
+    InputOptions,
+    is_rounded,
+)
 from sbm.inputs.vw import hash_names
+from sbm.settings import nearest
+from sbm.units import shorten
 
 _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
+# A column of so many distinct cells, with more than so many words each, is text.
+_FEWEST_TEXTS, _WORDS_OF_TEXT = 10, 4
+_SHOWN = 6  # names listed from either end of many
+_MOST_COMPARED = 20_000  # names
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
@@ -52,6 +65,8 @@ class Columns:
     text: frozenset[int]  # columns in which every cell is a word
     ids: _Ints  # shape (n_columns,)
     options: InputOptions
+    place: str  # place of the header for messages
+    is_begun: list[bool] = field(default_factory=list)  # not empty after the first rows
 
     @classmethod
     def find(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
@@ -75,7 +90,9 @@ class Columns:
         """
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
-            raise DataError(f"{place}: found column {twice[0]} twice; names must be unique")
+            raise DataError(
+                f"{place}: found column {shorten(twice[0])} twice; names must be unique"
+            )
         if "" in names:
             raise DataError(
                 f"{place}: found a column without a name; add one (with pandas, write "
@@ -84,10 +101,14 @@ class Columns:
         given = _LABELS if options.label is None else (options.label,)
         found = [name for name in given if name in names and name not in options.columns]
         if len(found) > 1 or (not found and options.labels is True):
-            what = f"columns {_some(found)}" if found else f"no column {_some(given, ' or ')}"
-            raise DataError(
-                f"{place}: found {what} among {_some(names)}; choose the label column with --label"
-            )
+            if found:
+                what = f"columns {' and '.join(map(repr, found))}; choose one with --label"
+            elif options.label is not None:
+                what = no_column(options.label, names, "--label")
+            else:
+                what = f"no column {' or '.join(map(repr, given))} among {listed(names)}; choose "
+                what += "the label column with --label"
+            raise DataError(f"{place}: found {what}")
         wanted = {
             "--categorical": options.categorical or (),
             "--exclude": options.exclude,
@@ -97,10 +118,7 @@ class Columns:
             missing = [name for name in columns if name not in names]
             is_known = bool(options.columns) and option != "--weight"
             if missing and options.labels is True and not is_known:
-                raise DataError(
-                    f"{place}: column {missing[0]} of {option} not found; columns are "
-                    f"{_some(names)}"
-                )
+                raise DataError(f"{place}: found {no_column(missing[0], names, option)}")
         places = {name: k for k, name in enumerate(names)}
         label = places[found[0]] if found else -1
         weight = -1 if options.weight is None else places.get(options.weight, -1)
@@ -113,7 +131,9 @@ class Columns:
         if options.labels is False:
             ignored, label = ignored | {label}, -1
         text = {places[name] for name in options.categorical or () if name in places}
-        columns_of = cls(names, label, weight, frozenset(ignored), frozenset(text), _NONE, options)
+        columns_of = cls(
+            names, label, weight, frozenset(ignored), frozenset(text), _NONE, options, place
+        )
         columns_of._refuse_different(place)
         columns_of._refuse_missing(place)
         return columns_of
@@ -176,8 +196,8 @@ class Columns:
         more = range((self.options.hash_bits or 0) + 1, MOST_HASH_BITS + 1)
         bits = next((b for b in more if len(np.unique(hash_names(raw, b))) == len(raw)), None)
         raise DataError(
-            f"{place}: columns {names[one]} and {names[other]} have the same id with "
-            f"--hash-bits {self.options.hash_bits}; "
+            f"{place}: columns {shorten(names[one])} and {shorten(names[other])} have the same id "
+            f"with --hash-bits {self.options.hash_bits}; "
             + ("rename one" if bits is None else f"use --hash-bits {bits}")
         )
 
@@ -218,8 +238,8 @@ class Columns:
                 for row in np.flatnonzero(~((numbers >= 0) & (numbers < np.inf))).tolist():
                     refused.setdefault(
                         row,
-                        f"found {column.text(row)!r} as the weight, where a number of at least 0 "
-                        "is expected",
+                        f"found {shorten(column.text(row))!r} as the weight, where a number of at "
+                        "least 0 is expected",
                     )
                 continue
             if column.numbers is not None:
@@ -227,6 +247,7 @@ class Columns:
             if not column.words:
                 continue
             with_word = np.flatnonzero(column.codes >= 0)
+            self._refuse_texts(k, column.words, len(with_word))
             begin = as_bytes(self.names[k]) + b"="
             words = [begin + word for word in column.words]
             word_ids = hash_names(words, self.options.hash_bits or 0)
@@ -261,6 +282,28 @@ class Columns:
             names, weights,
         )  # fmt: skip
 
+    def _refuse_texts(self, k: int, words: list[bytes], n: int) -> None:
+        """Raise `DataError` if the only feature is a text in the first rows, each another one.
+
+        Parameters
+        ----------
+        k : int
+            Position of the column.
+        words : list of bytes
+            Distinct cells.
+        n : int
+            Number of cells that are words.
+        """
+        if self.is_begun or self.options.labels is not True or self._features() != [k]:
+            return
+        self.is_begun.append(True)
+        n_words = sum(len(word.split()) for word in words)
+        if n >= _FEWEST_TEXTS and len(words) > 0.9 * n and n_words > _WORDS_OF_TEXT * len(words):
+            raise DataError(
+                f"{self.place}: column {self.names[k]}, the only feature, holds texts. Raw text is "
+                "not read; turn it into features first (see Raw text in docs/inputs.md)"
+            )
+
     def _labels(self, column: Cells, refused: dict[int, str]) -> _Floats:
         """Return labels as numbers, and refuse the rows with an invalid label."""
         words = self.options.words
@@ -271,6 +314,11 @@ class Columns:
                 [np.nan if word in NO_LABEL else words.number(word) for word in table], np.nan
             )
             labels = numbers[column.codes]
+        elif not self.options.targets:
+            for row in np.flatnonzero(np.abs(labels) >= FIRST_ROUNDED).tolist():
+                if is_rounded(column.text(row), labels[row]):
+                    shown = repr(column.text(row))
+                    refused.setdefault(row, ROUNDED_LABEL.format(token=shown))
         allowed = () if self.options.labels else NO_LABEL
         for row in np.flatnonzero(~np.isfinite(labels)).tolist():
             cell = column.text(row)
@@ -288,19 +336,28 @@ class Columns:
         return labels
 
 
+def no_column(name: str, names: Sequence[str], option: str) -> str:
+    """Return what is said if an option names a column that a table does not have."""
+    near = nearest(name, names) if len(names) <= _MOST_COMPARED else ""
+    return f"no column {shorten(name)!r} for {option}{near or f' among {listed(names)}'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names of columns in quotes; of many, the first and the last ones."""
+    shown = [repr(shorten(name)) for name in names]
+    if len(shown) > 2 * _SHOWN:
+        shown = [*shown[:_SHOWN], "...", *shown[-_SHOWN:]]
+        return f"{len(names):,} columns: {', '.join(shown)}"
+    return ", ".join(shown)
+
+
 def different_columns(known: Sequence[str], names: Sequence[str]) -> str:
     """Return in words how the columns of a table differ from the known ones; empty if not."""
     differ = {
         "missing": [name for name in known if name not in names],
         "unknown": [name for name in names if name not in known],
     }
-    return "; ".join(f"{what} {', '.join(some)[:200]}" for what, some in differ.items() if some)
-
-
-def _some(names: Sequence[str], between: str = ", ") -> str:
-    """Return names in quotes, cut if they are many."""
-    shown = between.join(map(repr, names))
-    return shown if len(shown) <= 200 else shown[:197] + "..."
+    return "; ".join(f"{what} {listed(some)}" for what, some in differ.items() if some)
 
 
 def as_bytes(word: str) -> bytes:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ class Format:
 
 
 def _libsvm_parser(options: InputOptions) -> TextParser:
-    return partial(parse_text, labels=options.labels)
+    return partial(parse_text, labels=options.labels, targets=options.targets)
 
 
 LIBSVM = "libsvm"
@@ -69,7 +70,7 @@ FORMATS = {
             "tsv", (".tsv",), read=partial(read_table, delimiter="\t"),
             header=partial(read_header, delimiter="\t"), is_hashed=True,
         ),
-        Format("npz", (".npz",), read=read_npz, is_stream=False, has_words=False),
+        Format("npz", (".npz",), read=read_npz, is_stream=False),
         Format(
             "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
             memory=MEMORY,
@@ -118,6 +119,7 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     if options.format is not None:
         refuse_unknown("format", options.format, FORMATS)
     sources = _group(expand_names(names), options.format)
+    _title(sources, names)
     for source in sources:
         found = FORMATS[source.format]
         source.options = options
@@ -185,6 +187,28 @@ def _group(names: list[str], name_of_format: str | None) -> list[Source]:
             source.reader_bytes = REMOTE_MEMORY * is_remote(source.name)
             sources.append(source)
     return sources
+
+
+def _title(sources: Sequence[Source], given: Sequence[str | Path]) -> None:
+    """Set the titles of files in folders, which may have the same name.
+
+    A title is the path from the given folder on, with that folder's name; or, of files of the same
+    name, from the folder that all of them are in.
+    """
+    folders = [Path(name) for name in given if os.path.isdir(name)]
+    local = [s for s in sources if s.comes_again and s.chunks is None and not is_remote(s.name)]
+    for source in local:
+        path = Path(source.name)
+        folder = next((folder for folder in folders if folder in path.parents), None)
+        if folder is not None:
+            source.title = str(Path(folder.resolve().name, path.relative_to(folder)))
+    titles = Counter(source.title or Path(source.name).name for source in local)
+    same = [s for s in local if titles[s.title or Path(s.name).name] > 1]
+    paths = {os.path.abspath(source.name) for source in same}
+    if len(paths) > 1:
+        above = os.path.commonpath([os.path.dirname(path) for path in paths])
+        for source in same:
+            source.title = os.path.relpath(os.path.abspath(source.name), above)
 
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,17 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
-from sbm.inputs.parsing import LARGEST_VALUE, TOO_LARGE, InputOptions, ParsedText
+from sbm.inputs.parsing import (
+    EXACT_FLOAT32,
+    LARGEST_VALUE,
+    ROUNDED_LABEL,
+    TOO_LARGE,
+    InputOptions,
+    ParsedText,
+    as_floats,
+    find_rounded,
+    show_change,
+)
 from sbm.inputs.text import PIECE, Source
 from sbm.rows import require_matrix, require_rows
 from sbm.units import format_number
@@ -59,7 +70,7 @@ class Sliced(Protocol):
 class Batch:
     """Consecutive rows of a source, before checks; see `_require_batch`."""
 
-    labels: npt.NDArray[Any]  # shape (n_rows,)
+    labels: npt.NDArray[Any]  # shape (n_rows,); numbers of any type
     # shape (n_rows + 1,), integers that ascend from 0 to ``len(ids)``; row k has the nonzeros
     # ``indptr[k]`` to ``indptr[k + 1]``
     indptr: npt.NDArray[np.integer]
@@ -96,7 +107,8 @@ class Digest:
 
     def add(self, labels: Floats, indptr: Ints, ids: Ints, values: Floats) -> None:
         """Add rows, with ids increasing within each row."""
-        arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
+        with np.errstate(invalid="ignore"):  # of signaling nan
+            arrays = (labels + 0.0, np.diff(indptr), ids, values + 0.0)
         for part, array in zip(self._hashes, arrays, strict=True):
             part.update(array)
 
@@ -198,16 +210,20 @@ def read_rows(
                 low, high = int(batch.indptr[begin]), int(batch.indptr[end])
                 if end == begin + 1:
                     refuse_long_row(place(begin), high - low, largest_row)
-                labels = batch.labels[begin:end].astype(np.float64)
+                labels = as_floats(batch.labels[begin:end])
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
                 ids = batch.ids[low:high].astype(np.int64)
-                values = batch.values[low:high].astype(np.float64)
+                values = as_floats(batch.values[low:high])
                 nnz = kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
                 refused = {k - begin: why for k, why in batch.refused.items() if begin <= k < end}
                 if source.options.labels is False:
                     labels[:] = np.nan
+                elif not source.options.targets:
+                    for k in find_rounded(batch.labels[begin:end]).tolist():
+                        shown = repr(str(batch.labels[begin + k]))
+                        refused.setdefault(k, ROUNDED_LABEL.format(token=shown))
                 may_lack = source.options.labels is not True
                 weights = None if batch.weights is None else batch.weights[begin:end]
                 parsed = _take_good(
@@ -215,6 +231,9 @@ def read_rows(
                 )
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
+                if not source.changed and dtype == "float32" and parsed.values is not None:
+                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch.names)
+                    source.changed = f"{place(begin + row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
                 source.read = before + batch.size * end // n_rows
@@ -222,6 +241,26 @@ def read_rows(
             first += n_rows
     if digest is not None:
         source.sha256 = digest.hexdigest()
+
+
+def _find_change(
+    values: Floats, ids: Ints, indptr: Ints, names: NewNames | None
+) -> tuple[int, str]:
+    """Return the row of the first whole number that float32 changes, and a message, else empty."""
+    large = np.flatnonzero(np.abs(values) > EXACT_FLOAT32)
+    some = values[large]
+    with np.errstate(over="ignore"):
+        is_changed = (some == np.floor(some)) & (some.astype(np.float32) != some)
+    changed = large[is_changed & np.isfinite(some)]
+    if not len(changed):
+        return 0, ""
+    k = changed[0]
+    feature: object = int(ids[k])
+    if names is not None:
+        known = np.flatnonzero(names[0] == ids[k])
+        feature = names[1][known[0]].decode("utf-8", "replace") if len(known) else feature
+    row = int(np.searchsorted(indptr, k, side="right")) - 1
+    return row, show_change(feature, float(values[k]))
 
 
 def _require_batch(batch: Batch, place: Callable[[int], str], name: str) -> None:
@@ -389,8 +428,8 @@ def read_chunks(source: Source, dtype: str, largest_row: int) -> Generator[Batch
     """
     for number, chunk in enumerate(source.chunks or ()):
         X, y = _matrix(chunk, number)
-        labels = _labels(y, X.shape[0], number, source.options.words)
         name = f"chunk {number}"
+        labels = read_labels(y, X.shape[0], name, source.options.words)
         if hasattr(X, "tocsr"):
             X = X.tocsr()
             used = slice(0, int(X.indptr.max(initial=0)))  # there may be space for more
@@ -436,34 +475,51 @@ def _is_csr(X: Any) -> bool:
     return getattr(X, "format", "") == "csr"
 
 
-_LARGEST_LABEL = 2**53
+def _largest_character(words: npt.NDArray[np.str_]) -> int:
+    """Return the largest code point of an array of words, which NumPy does not check."""
+    codes = np.ascontiguousarray(words).view(f"{words.dtype.str[0]}u4")
+    return int(codes.max(initial=0))
 
 
-def _labels(y: Any, n_rows: int, number: int, words: LabelWords) -> npt.NDArray[np.float64]:
-    y = np.asarray(y)
+def read_labels(
+    labels: Any, n_rows: int, place: str, words: LabelWords, what: str = "y"
+) -> npt.NDArray[Any]:
+    """Return labels as numbers of any type; words are encoded.
+
+    Parameters
+    ----------
+    labels : array-like, shape (n_rows,) or (n_rows, 1)
+    place, what : str
+        Where the labels are, and their name, for messages.
+    words : LabelWords
+
+    Raises
+    ------
+    DataError
+        The labels are not numbers or words, or were the other kind before.
+    """
+    y: npt.NDArray[Any] = np.asarray(labels)
+    if y.shape == (n_rows, 1):
+        y = y[:, 0]
     if y.ndim != 1 or len(y) != n_rows:
+        several = ""
+        if y.ndim == 2 and len(y) == n_rows:
+            several = "; several labels per row (multi-label) need a model for each column of y"
         raise DataError(
-            f"chunk {number}: y has shape {y.shape}, but X has {n_rows} rows; expected one label "
-            "per row"
+            f"{place}: {what} has shape {y.shape}, but X has {n_rows} rows; expected one label per "
+            f"row{several}"
         )
-    if y.dtype.kind == "O" and all(isinstance(label, Real) for label in y.ravel()):
-        y = y.astype(np.float64)
-    if words.are_words is None and len(y):
-        words.are_words = y.dtype.kind not in _NUMBERS
-    expected = "words, or all numbers" if words.are_words else "numbers"
-    are_words = y.dtype.kind == "U" or (
-        y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel())
-    )
-    if not (are_words if words.are_words else y.dtype.kind in _NUMBERS):
+    if y.dtype.kind == "U" and _largest_character(y) > sys.maxunicode:
+        raise DataError(f"{place}: {what} holds characters beyond Unicode; it is damaged")
+    items = y.tolist() if y.dtype.kind in "OU" else []
+    if y.dtype.kind in _NUMBERS or (items and all(isinstance(label, Real) for label in items)):
+        if n_rows:
+            words.expect_numbers(place)
+        return y
+    if not all(isinstance(label, str) for label in items) or y.dtype.kind not in "OU":
         raise DataError(
-            f"chunk {number}: y has dtype {y.dtype}; expected all labels to be {expected}"
+            f"{place}: {what} has dtype {y.dtype}; expected all labels to be words, or all numbers"
         )
-    if words.are_words:
-        return words.encode(y.tolist())
-    if y.dtype.kind in "iu" and max(int(y.max(initial=0)), -int(y.min(initial=0))) > _LARGEST_LABEL:
-        raise DataError(
-            f"chunk {number}: the labels go beyond {_LARGEST_LABEL:,}, where several are the same "
-            "float64; convert them to words, or number them"
-        )
-    labels: npt.NDArray[np.float64] = y.astype(np.float64, copy=False)
-    return labels
+    if items:
+        words.expect_words(place, items[0])
+    return words.encode(items)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from sbm.units import format_number
 
 NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
 _PART = 1 << 16  # names gathered at a time
+_PART_BYTES = 1 << 20  # of names read at a time
+_LONGEST = 1 << 20  # bytes of a line in a file of names
+_MOST_DIGITS = 19  # of an id below 2^63
 _MOST_EXAMPLES = 5
 
 
@@ -79,8 +83,11 @@ class NameTable:
             found[begin : begin + size] = text[places + np.arange(begin, begin + size)]
         return Names(found, ends)
 
-    def read(self, given: str | Path | Sequence[str]) -> None:
+    def read(self, given: str | Path | Sequence[str]) -> Iterator[float]:
         """Add the names in a file of lines ``ID NAME``, or a sequence of names by column.
+
+        Yields the share that was read, after each part, so that the caller can check the memory of
+        the table.
 
         Raises `DataError` if the file cannot be read, or a line is invalid.
         """
@@ -91,28 +98,43 @@ class NameTable:
                     "expected a file or a sequence of str"
                 )
             self.add(np.arange(len(given)), [name.encode() for name in given])
+            yield 1.0
             return
         path = Path(given)
         with reading(path), open(path, "rb") as file:
             some: list[tuple[int, bytes]] = []
-            for number, line in enumerate(file, 1):
+            size, total = 0, os.fstat(file.fileno()).st_size
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), 1):
                 words = line.strip().split(maxsplit=1)
-                if not words:
+                if not words and len(line) <= _LONGEST:
                     continue
-                if len(words) < 2 or not words[0].isdigit() or int(words[0]) >= 1 << 63:
+                if len(line) > _LONGEST or (feature := _read_id(words)) is None:
                     shown = line.strip().decode("utf-8", "replace")[:40]
                     raise DataError(
                         f"{given}:{number}: found {shown!r}; expected a feature id and its "
-                        "name, separated by a blank"
+                        "name, separated by a blank, in a line of at most 1 MB"
                     )
-                some.append((int(words[0]), words[1]))
-                if len(some) == _PART:
+                some.append((feature, words[1]))
+                size += len(line)
+                if len(some) == _PART or size > _PART_BYTES:
                     self._add_pairs(some)
                     some.clear()
+                    size = 0
+                    yield min(file.tell() / total, 1.0) if total else 1.0
             self._add_pairs(some)
+            yield 1.0
 
     def _add_pairs(self, pairs: list[tuple[int, bytes]]) -> None:
         self.add(np.array([k for k, _ in pairs], np.int64), [name for _, name in pairs])
+
+
+def _read_id(words: list[bytes]) -> int | None:
+    """Return the feature id before a name, or None if there is no valid one."""
+    if len(words) < 2 or not words[0].isdigit():
+        return None
+    digits = words[0].lstrip(b"0") or b"0"
+    feature = int(digits) if len(digits) <= _MOST_DIGITS else 1 << 63
+    return feature if feature < 1 << 63 else None
 
 
 class LabelWords:
@@ -169,6 +191,21 @@ class LabelWords:
             )
         if self.are_words is None:  # --categorical would not change the labels of this text
             self.are_words, self.advice = False, "convert them"
+
+    def expect_words(self, place: str, word: str) -> None:
+        """Note that the next labels, such as `word`, are words.
+
+        Raises
+        ------
+        DataError
+            Labels were numbers before.
+        """
+        if self.are_words is False:
+            raise DataError(
+                f"{place}: labels are words such as {word[:40]!r}, but {self.whose} are numbers; "
+                f"{self.advice}"
+            )
+        self.are_words = True
 
     def number(self, word: str) -> float:
         """Return the number of a word, a new one if the word is new.

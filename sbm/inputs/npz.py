@@ -1,12 +1,14 @@
 """Reader of .npz files: sparse CSR matrices with labels, read as streams.
 
 The file is a CSR matrix written by ``scipy.sparse.save_npz``, with members ``data``, ``indices``,
-``indptr`` and ``shape``. Labels are another member ``y`` or ``labels`` (``numpy.savez`` can write
-all of them), or the file ``NAME.y.npy`` or ``NAME.labels.npy`` next to ``NAME.npz``. All members
+``indptr`` and ``shape``. Labels, numbers or words, are another member ``y`` or ``labels``
+(``numpy.savez`` can write all of them), or the file ``NAME.y.npy`` or ``NAME.labels.npy`` next to
+``NAME.npz``; their shape is (n_rows,) or (n_rows, 1). All members
 are read in parallel, one piece at a time, so memory does not depend on the file size.
 """
 
 import contextlib
+import io
 import struct
 import tokenize
 import zipfile
@@ -19,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.matrices import Batch, digested, piece_nnz
-from sbm.inputs.text import Source
+from sbm.inputs.matrices import Batch, digested, piece_nnz, read_labels
+from sbm.inputs.text import PIECE, Source
 
 _LABELS = ("y", "labels")
+_OF_LABELS = "biufU"  # kinds of numpy types that are labels
 _MOST_HEADER = 10_000  # most characters of an array header
+_LONGEST = 300  # characters of a message of zipfile or NumPy
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
     zlib.error, tokenize.TokenError,
@@ -38,14 +42,15 @@ def _explained(name: str) -> Iterator[None]:
     except DataError:
         raise
     except _DAMAGED as error:
+        what = str(error).splitlines()[0][:_LONGEST] if str(error) else type(error).__name__
         raise DataError(
-            f"cannot read {name} ({error}); the file is damaged or was not written by "
+            f"cannot read {name} ({what}); the file is damaged or was not written by "
             "scipy.sparse or NumPy"
         ) from error
 
 
 class _Column:
-    """A one-dimensional array of numbers in a file, read sequentially."""
+    """A one-dimensional array in a file, or a matrix of one column, read sequentially."""
 
     def __init__(self, file: IO[bytes], path: Path, name: str, kinds: str) -> None:
         self.path, self.name = path, name
@@ -58,9 +63,29 @@ class _Column:
         if header is None:
             raise ValueError(f"{name} has unknown NumPy format version {version}")
         shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
-        if len(shape) != 1 or shape[0] < 0 or self._dtype.kind not in kinds:
+        if "U" in kinds:
+            self._check_labels(shape, kinds)
+        elif len(shape) != 1 or shape[0] < 0 or self._dtype.kind not in kinds:
             raise ValueError(f"{name} has unexpected dtype {self._dtype} or shape {shape}")
         self.left = int(shape[0])
+
+    def _check_labels(self, shape: tuple[int, ...], kinds: str) -> None:
+        """Raise `DataError` if the array is not one label per row."""
+        if not (len(shape) == 1 or shape[1:] == (1,)) or shape[0] < 0:
+            raise DataError(
+                f"{self.path}: {self.name} has shape {shape}; expected one label per row (several, "
+                "multi-label, need a file for each column)"
+            )
+        if self._dtype.kind not in kinds or not self.itemsize:
+            raise DataError(
+                f"{self.path}: {self.name} has dtype {self._dtype}; expected numbers or strings, "
+                "as of y.astype(str)"
+            )
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(self._dtype.itemsize)
 
     def part(self, n: int) -> "_Part":
         """Return the next n numbers, to be read in slices."""
@@ -119,17 +144,22 @@ def read_npz(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
     with _explained(source.name), digested(source, files), contextlib.ExitStack() as stack:
         may_lack = source.options.labels is not True
         labels, indptr, ids, values = _columns(stack, path, companion, beside, may_lack)
+        labels = None if source.options.labels is False else labels
         n_rows = indptr.left - 1
         ends = indptr.take(1).astype(np.int64)
         if ends[0] != 0 or ids.left != values.left:
             raise ValueError("indptr, indices and data do not match")
         step = 1 + piece_nnz() * n_rows // (n_rows + ids.left + 1)  # about one piece
+        if labels is not None:
+            step = min(step, 1 + PIECE // labels.itemsize)
         while indptr.left:
             n = min(indptr.left, step)
             ends = np.concatenate([ends[-1:], indptr.take(n).astype(np.int64)])
             nnz = max(0, int(ends[-1]) - int(ends[0]))  # `read_rows` checks `ends`
             # Positions in compressed members are not meaningful, so estimate the bytes read.
-            y = np.full(n, np.nan) if labels is None else labels.take(n)
+            y = np.full(n, np.nan)
+            if labels is not None:
+                y = read_labels(labels.take(n), n, source.name, source.options.words, labels.name)
             part = ids.part(nnz), values.part(nnz)
             yield Batch(y, ends - ends[0], *part, size=source.size * n // n_rows)
         if ids.left:
@@ -149,11 +179,13 @@ def _columns(
     missing = [name for name in ("data", "indices", "indptr") if name not in members]
     if "format" in members:
         with archive.open("format.npy") as file:
-            kind = file.read(_MOST_HEADER)[-3:]
-        if kind != b"csr":
+            # bytes, or a string as SciPy wrote before 1.0 and np.savez does
+            name = np.lib.format.read_array(io.BytesIO(file.read(_MOST_HEADER))).item()
+        kind = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
+        if kind != "csr":
             raise DataError(
-                f"{path} holds a matrix in {kind.decode('ascii', 'replace')} format; save it as "
-                "CSR, with scipy.sparse.save_npz(path, X.tocsr())"
+                f"{path} holds a matrix in {kind} format; save it as CSR, with "
+                "scipy.sparse.save_npz(path, X.tocsr())"
             )
     if missing:
         raise DataError(
@@ -175,9 +207,9 @@ def _columns(
 
     y = None
     if inside is not None:
-        y = member(inside, "biuf")
+        y = member(inside, _OF_LABELS)
     elif companion is not None:
-        y = _Column(stack.enter_context(companion.open("rb")), path, companion.name, "biuf")
+        y = _Column(stack.enter_context(companion.open("rb")), path, companion.name, _OF_LABELS)
     indptr = member("indptr", "iu")
     if y is not None and y.left != indptr.left - 1:
         raise DataError(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import SettingsError
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
+from sbm.units import format_number
 
 LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # the lookup is then a plain array of 16 MB, which is fast
@@ -31,8 +34,10 @@ class InputOptions:
     weight: str | None = None  # column of a table that holds the weights of rows
     exclude: tuple[str, ...] = ()  # columns of a table that are not read
     # True: every row needs a label. None: the label of a row without one is nan. False: labels are
-    # ignored and need not be numbers.
+    # ignored and need not be numbers, and a blank line of text is a row.
     labels: bool | None = True
+    # whether labels are targets; other whole numbers have to be exact in float64
+    targets: bool = False
     columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
     usual: tuple[str, ...] = ()  # those of most rows, if some of these tables had other ones
     strict: bool = False  # whether to refuse a table with other columns
@@ -115,6 +120,9 @@ LARGEST_VALUE = {
     "float64": math.ldexp(2 - 2**-52, 1023),
 }
 
+EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
+FIRST_ROUNDED = 2.0**53  # whole numbers from here on may not be a float64
+
 # End of the message about such a value.
 TOO_LARGE = "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
 
@@ -129,12 +137,33 @@ class TextError:
     line: int  # line number within the parsed text, from 1
     code: int  # index into the error messages of the format
     token: str  # the invalid part of the line, shortened to 40 characters
+    hint: str = ""  # what the line looks like instead, and what to do
 
     def explain(self, reasons: Sequence[str]) -> str:
         """Return the error message, with `reasons` the messages of the format."""
         what = reasons[self.code].format(token=repr(self.token))
         is_text = all(c >= " " or c == "\t" for c in self.token)
         return what if is_text else f"{what}; this looks like a binary file, not text"
+
+
+class LineNotes(NamedTuple):
+    """Lines of a piece of text that matter for the whole text, by their number from 1; 0 if none.
+
+    The kernels write them in this order.
+    """
+
+    blank: int = 0  # the first blank line that is no row
+    bare: int = 0  # the first row without a label, if labels may be missing
+    comment: int = 0  # the first line with only a comment, before the rows
+    later_comment: int = 0  # the same, after a row
+    # changed, changed_id, changed_bits: line, feature id and float64 of the first whole number that
+    # the type of the values changes
+    changed: int = 0
+    changed_id: int = 0
+    changed_bits: int = 0
+
+
+_NO_NOTES = LineNotes()
 
 
 @dataclass(frozen=True)
@@ -151,6 +180,9 @@ class ParsedText:
     names: NewNames | None = None  # names of features that may be new
     # shape (n_rows,); factor of each row's cost; None when every factor is 1
     weights: npt.NDArray[np.float64] | None = None
+    notes: LineNotes = _NO_NOTES
+    # the first whole number that the type of the values changes, with its feature; empty if none
+    changed: str = ""
 
     def copy(self) -> ParsedText:
         """Return a copy that shares no arrays."""
@@ -176,8 +208,8 @@ class Room:
 
     def __init__(self, size: int, dtype: str, lines: int | None = None) -> None:
         self.size, self.dtype = size, dtype
-        # A row takes at least "1\n", a feature at least " 1:1".
-        rows = size // 2 if lines is None else min(lines, size // 2)
+        # A row takes at least "1\n", unless a blank line is one, a feature at least " 1:1".
+        rows = size // 2 if lines is None else lines
         self.labels = np.empty(rows + 1)
         self.indptr = np.zeros(rows + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
@@ -186,16 +218,31 @@ class Room:
     @classmethod
     def of(cls, text: npt.NDArray[np.uint8], size: int, dtype: str) -> Room:
         """Return arrays for a text that ends with a newline; its lines are counted."""
-        starts = range(0, size, _COUNTED)
-        lines = sum(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10) for k in starts)
-        return cls(size, dtype, int(lines))
+        return cls(size, dtype, _count_lines(text, size))
+
+    def fits(self, text: npt.NDArray[np.uint8], size: int, labels: bool | None) -> bool:
+        """Return whether the rows of a text fit; without `labels` (False), each line may be one."""
+        most = _count_lines(text, size) if labels is False else 0
+        return self.size >= size and len(self.labels) > most
+
+
+def _count_lines(text: npt.NDArray[np.uint8], size: int) -> int:
+    starts = range(0, size, _COUNTED)
+    return sum(int(np.count_nonzero(text[k : min(k + _COUNTED, size)] == 10)) for k in starts)
 
 
 class TextParser(Protocol):
     """A function that parses whole lines, such as `parse_text`."""
 
     def __call__(
-        self, text: npt.NDArray[np.uint8], size: int, *, dtype: str, skip: bool, room: Room
+        self,
+        text: npt.NDArray[np.uint8],
+        size: int,
+        *,
+        dtype: str,
+        skip: bool,
+        room: Room,
+        look: bool,
     ) -> ParsedText:
         """Parse a piece of text."""
         ...
@@ -206,6 +253,7 @@ Arrays = tuple[
     npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]
 ]
 Counts = tuple[int, int, int, bool, int]
+Int64s = npt.NDArray[np.int64]
 
 
 def parse_lines(
@@ -213,7 +261,7 @@ def parse_lines(
     size: int,
     dtype: str,
     max_errors: int,
-    read: Callable[[int, npt.NDArray[np.int64]], tuple[Arrays, Counts]],
+    read: Callable[[int, Int64s, Int64s], tuple[Arrays, Counts]],
     describe: Callable[[npt.NDArray[np.uint8], int, int, int], TextError],
 ) -> ParsedText:
     """Terminate a text with newlines, parse it with a kernel and return the rows.
@@ -223,8 +271,9 @@ def parse_lines(
     text, size, dtype, max_errors
         As in `parse_text`.
     read : callable
-        ``read(size, errors)`` returns the arrays (labels, indptr, ids, values) and the counts
-        (rows, nonzeros, lines, whether all values are 1, invalid lines).
+        ``read(size, errors, notes)`` fills in errors and `LineNotes`, and returns the arrays
+        (labels, indptr, ids, values) and the counts (rows, nonzeros, lines, whether all values are
+        1, invalid lines).
     describe : callable
         Converts a row of `errors` to a `TextError`, given the text.
     """
@@ -233,7 +282,9 @@ def parse_lines(
         size += 1
     text[size] = 10
     errors = np.empty((max_errors, 3), np.int64)
-    (labels, indptr, ids, values), (rows, nnz, lines, ones, n_errors) = read(size, errors)
+    places = np.zeros(len(LineNotes._fields), np.int64)
+    (labels, indptr, ids, values), (rows, nnz, lines, ones, n_errors) = read(size, errors, places)
+    notes = LineNotes(*places.tolist())
     return ParsedText(
         labels=labels[:rows],
         indptr=indptr[: rows + 1],
@@ -242,7 +293,55 @@ def parse_lines(
         n_lines=int(lines),
         errors=[describe(text, *map(int, row)) for row in errors[:n_errors]],
         n_errors=int(n_errors),
+        notes=notes,
+        changed=show_change(notes.changed_id, float(np.int64(notes.changed_bits).view(np.float64)))
+        if notes.changed
+        else "",
     )
+
+
+def show_change(feature: object, number: float) -> str:
+    """Return a note about a whole number that float32 changes."""
+    stored = format_number(float(np.float32(number)))
+    return (
+        f"feature {feature} has the value {format_number(number)}, which float32 stores as "
+        f"{stored}; --dtype float64 keeps it"
+    )
+
+
+ROUNDED_LABEL = (
+    "found the label {token}, which float64 cannot hold exactly; number the labels from 0, make "
+    "words of them (--categorical in a table), or write targets with an exponent (1.5e18)"
+)
+_PLAIN_DIGITS = re.compile(r"\s*([+-]?\d+)(\.0*)?\s*", re.ASCII)
+
+
+def is_rounded(text: str, number: float) -> bool:
+    """Whether a text is a whole number in plain digits, and not exactly its float64."""
+    if abs(number) < FIRST_ROUNDED or math.isinf(number):
+        return False
+    digits = _PLAIN_DIGITS.fullmatch(text)
+    return digits is not None and Decimal(digits[1]) != Decimal(number)
+
+
+def find_rounded(labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Return the positions of whole numbers that are not exactly a float64."""
+    if labels.dtype.kind not in "iufO" or labels.dtype.itemsize < 8 or labels.dtype == np.float64:
+        return np.empty(0, np.intp)
+    numbers = as_floats(labels)
+    large = np.flatnonzero((np.abs(numbers) >= FIRST_ROUNDED) & np.isfinite(numbers))
+    rounded = [bool(int(labels[k]) == labels[k] != int(numbers[k])) for k in large]
+    return large[rounded]
+
+
+def as_floats(numbers: npt.NDArray[Any], *, copy: bool = True) -> npt.NDArray[np.float64]:
+    """Convert numbers of any type, without warnings; those out of range become infinite."""
+    try:
+        with np.errstate(all="ignore"):
+            return numbers.astype(np.float64, copy=copy)
+    except OverflowError:
+        most = LARGEST_VALUE["float64"]
+        return np.array([float(x) if abs(x) <= most else math.inf for x in numbers.tolist()])
 
 
 def token_at(text: npt.NDArray[np.uint8], where: int, ends: bytes) -> str:

@@ -49,6 +49,7 @@ from sbm.store.container import Buffers
 from sbm.units import format_size
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
+_LOOKED = 32 << 20  # bytes of text that may be parsed twice to find a value that float32 changes
 LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
 T = TypeVar("T")
@@ -70,6 +71,10 @@ class Source:
     before: SourceProgress = field(default_factory=SourceProgress)
     sha256: str = ""  # digest of the bytes on disk, set when the end is reached
     problems: list[str] = field(default_factory=list)  # messages about the first invalid lines
+    # message about a line that is blank or only a comment, and may be a row without features
+    unclear: str = ""
+    has_bare_rows: bool = False  # whether there are rows without a label
+    changed: str = ""  # message about the first whole number that the type of the values changes
     is_open: bool = False  # whether the last line has no line end
     was_replaced: bool = False  # whether a followed file has been replaced by another one
     # rows in memory, instead of a file; see `sbm.inputs.matrices`
@@ -89,6 +94,7 @@ class Source:
     header: list[str] = field(default_factory=list)  # all its columns, if known before reading
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
+    title: str = ""  # name in the manifest, if not that of the file
     now: str = ""  # the one of these files that is read
     # lines up to the end of each of these files
     ends: array[int] = field(default_factory=lambda: array("q"))
@@ -110,7 +116,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            window=self.window, more=self.more, terms=self.terms,
+            window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 
     @property
@@ -140,7 +146,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
         return {
-            "name": "-" if self.name == "-" else Path(without_query(self.name)).name,
+            "name": "-" if self.name == "-" else self.title or Path(without_query(self.name)).name,
             "bytes": self.read,
             "sha256": self.sha256,
             "rows": self.done.rows,
@@ -582,7 +588,11 @@ class _Parser(Generic[T]):
         room = getattr(self._local, "room", None)
         if room is None:
             room = self._local.room = Room(PIECE + 1, self._dtype)
-        parsed = self._parse(piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room)
+        source = piece.source
+        parsed = self._parse(
+            piece.text, piece.size, dtype=self._dtype, skip=self._skip, room=room,
+            look=not source.changed and source.done.text < _LOOKED,
+        )  # fmt: skip
         converted = self._convert(parsed)
         self._buffers.give_back(piece.text)
         return parsed, converted
@@ -658,6 +668,8 @@ def convert_sources(
                     yield from _take(*flight.popleft(), skip, reasons)
             while flight:  # complete a source's counters before the next one
                 yield from _take(*flight.popleft(), skip, reasons)
+            if source.unclear and not source.done.rows:  # there is nothing but blank lines
+                broken = broken or DataError(source.unclear)
         if broken is not None:
             raise broken
         if source.was_replaced:
@@ -686,8 +698,10 @@ def _take(
     """Update the counters and yield the result of a piece, then raise if a line is invalid."""
     source, (parsed, converted) = piece.source, task.result()
     before = source.before = source.done
+    _note_lines(source, parsed)
     refused = [
         f"{source.at(before.lines + error.line)}: {error.explain(reasons)}"
+        + (f". {error.hint}" if error.hint else "")
         + (_TORN if error.line == piece.open_line else "")
         for error in parsed.errors
     ]
@@ -704,6 +718,33 @@ def _take(
         piece.tail[-text:] if text < TAIL else piece.tail, max(0, before.skip - n_rows),
     )  # fmt: skip
     yield source, converted
+
+
+def _note_lines(source: Source, parsed: ParsedText) -> None:
+    """Refuse lines that may or may not be rows without features, among rows without labels.
+
+    Raises
+    ------
+    DataError
+        The text has such a line and a row without a label.
+    """
+    notes, before = parsed.notes, source.done
+    if not source.changed and parsed.changed:
+        source.changed = f"{source.at(before.lines + notes.changed)}: {parsed.changed}"
+    may_lack = source.options.labels is not True
+    comment = (before.rows and notes.comment) or notes.later_comment
+    found = {notes.blank: "a blank line", comment: "a line with only a comment"}
+    lines = sorted(filter(None, found))
+    if may_lack and lines and not source.unclear:
+        leave = "" if found[lines[0]] == "a blank line" else "leave it blank and "
+        source.unclear = (
+            f"{source.at(before.lines + lines[0])}: found {found[lines[0]]} where rows have no "
+            f"labels, so it may be a row without features. Remove it, or {leave}use --no-labels "
+            "to read it as a row"
+        )
+    source.has_bare_rows |= notes.bare > 0
+    if source.unclear and source.has_bare_rows:
+        raise DataError(source.unclear)
 
 
 _TORN = " (the last line has no line end, so the text may be truncated)"

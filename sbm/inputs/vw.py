@@ -8,7 +8,8 @@ Ids match those of Vowpal Wabbit (``--hash strings``): MurmurHash3 of the name, 
 of the namespace. A name that consists of digits is a number, and that hash is added to it. There
 are no interactions and no constant feature. As in Vowpal Wabbit, features with value 0 are dropped,
 values of equal ids are summed, and the weight of a namespace multiplies its values. The importance
-is the weight of the row. A base other than 0 is an error, because a store holds none.
+is the weight of the row. A base other than 0 is an error, because a store holds none. Blank lines
+are skipped, unless labels are ignored.
 
 A feature is named ``namespace^name``, as by ``--invert_hash``.
 """
@@ -26,10 +27,12 @@ from sbm.inputs.nametable import NameTable, NewNames
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
+    ROUNDED_LABEL,
     TOO_LARGE,
     Arrays,
     Counts,
     InputOptions,
+    Int64s,
     ParsedText,
     Room,
     TextError,
@@ -53,6 +56,7 @@ REASONS = (
     "found {token}, " + TOO_LARGE,
     "found {token} without a bar; expected a Vowpal Wabbit line like 1 |f name:value",
     "found {token} where a name is expected, as in 1 |f name:value",
+    ROUNDED_LABEL,
 )
 
 
@@ -60,7 +64,9 @@ def vw_parser(options: InputOptions) -> TextParser:
     """Return a parser with these options."""
     assert options.hash_bits is not None
     mask = (1 << options.hash_bits) - 1
-    return partial(parse_vw, mask=mask, labels=options.labels, names=options.names)
+    return partial(
+        parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names
+    )
 
 
 def parse_vw(
@@ -71,9 +77,11 @@ def parse_vw(
     dtype: str = "float32",
     skip: bool = False,
     labels: bool | None = True,
+    targets: bool = False,
     names: NameTable | None = None,
     max_errors: int = 20,
     room: Room | None = None,
+    look: bool = True,
 ) -> ParsedText:
     """Parse whole lines of Vowpal Wabbit text, as `sbm.inputs.libsvm.parse_text` those of LIBSVM.
 
@@ -88,8 +96,9 @@ def parse_vw(
     """
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
 
-    def read(size: int, errors: npt.NDArray[np.int64]) -> tuple[Arrays, Counts]:
-        into = room if room is not None and room.size >= size else Room.of(text, size, "float64")
+    def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
+        fits = room is not None and room.fits(text, size, labels)
+        into = room if room is not None and fits else Room.of(text, size, "float64")
         y, indptr, ids = into.labels, into.indptr, into.ids
         values = into.values if into.dtype == "float64" else np.empty(len(ids))
         nonlocal weights, places, n_names
@@ -99,7 +108,8 @@ def parse_vw(
             places = np.empty((0 if names is None else len(ids), 2), np.int64)
             *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
-                LABELS[labels], y, weights, indptr, ids, values, places, errors, bits,
+                LABELS[labels], not targets, y, weights, indptr, ids, values, places, errors, notes,
+                bits,
             )  # fmt: skip
             if counts[0] >= 0:
                 rows, nnz, lines, ones, n_errors = counts

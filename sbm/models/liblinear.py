@@ -1,6 +1,6 @@
 """Model files of LIBLINEAR, read and written so that both tools predict the same labels.
 
-A file is text. It begins with header lines, in any order::
+A file is text. It begins with header lines, in any order (any blanks separate words)::
 
     solver_type L2R_L2LOSS_SVC_DUAL
     nr_class 3
@@ -12,6 +12,7 @@ A file is text. It begins with header lines, in any order::
 After ``w`` follows a line for each feature 1, 2, ..., ``nr_feature`` with a weight per column, and
 a line for the bias if ``bias`` is not negative. `Model` follows the same prediction rules:
 
+- one class: one column; its label is predicted for every row.
 - two classes: one column; above 0 is the first label, otherwise the second.
 - more classes: one column per label; the largest wins, and the first of equal ones.
 - ``MCSVM_CS`` has one column per label even with two classes, but LIBLINEAR then uses only the
@@ -27,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,8 +103,10 @@ _MANY_LINES = 100_000_000
 _SPARSE = 10  # lines per feature with weights above which the text format is rejected
 
 _TEXT_BYTES = 8  # a weight takes this many times its memory while it is text
-_HEADER_LINE = 1 << 26  # bytes of the longest header line: millions of labels
-_NUMBER_BYTES = 400  # of the longest decimal number
+_READ = 1 << 16  # bytes read at a time
+_LONGEST_WORD = 400  # bytes
+_BLANKS = b" \t\n\r\v\f"
+_WORD = re.compile(rb"\S+")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,10}")
 _AGAIN = "save the model with LIBLINEAR again"
@@ -112,26 +115,79 @@ _AGAIN = "save the model with LIBLINEAR again"
 # ------------------------------------------------------------------------------------- reading
 
 
-class _ModelLines:
-    """Lines of a file, counted so that errors can name the line."""
+class _Words:
+    """Words of a file, read in parts; lines are counted so that errors can name them.
+
+    As in LIBLINEAR, line ends are no more than blanks.
+    """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self.path, self.number = path, 0
-        self._file = file
+        self.path, self.line = path, 1  # line: number of that of the last word
+        self._file, self._text, self._at = file, b"", 0
+        self._is_over = False
 
-    def next(self, longest: int) -> bytes:
-        """Return the next line, empty at the end of the file."""
-        line = self._file.readline(longest)
-        self.number += bool(line)
-        if line and not line.endswith(b"\n"):
-            found = f"a line of more than {longest:,} bytes" if len(line) == longest else None
-            raise self.error(found or "a truncated line")
-        return line
+    def next(self) -> bytes:
+        """Return the next word, empty at the end of the file."""
+        while True:
+            found = _WORD.search(self._text, self._at)
+            if found and (found.end() < len(self._text) or self._is_over):
+                self.line += self._text.count(b"\n", self._at, found.start())
+                self._at = found.end()
+                return found[0]
+            if self._is_over:
+                return b""
+            self._read(found.start() if found else len(self._text))
 
-    def error(self, found: str, expected: str = "", line: int | None = None) -> StoreError:
+    def again(self, word: bytes) -> None:
+        """Let `next` return its last word once more."""
+        self._at -= len(word)
+
+    def numbers(self) -> Iterator[Weights]:
+        """Yield the numbers in the rest of the file, some at a time."""
+        while True:
+            cut = len(self._text)
+            while not self._is_over and cut > self._at and self._text[cut - 1] not in _BLANKS:
+                cut -= 1
+            cut = self._at + len(self._text[self._at : cut].rstrip())  # `line` is of the last word
+            words = self._text[self._at : cut].split()
+            if words:
+                yield self._to_numbers(words)
+            self.line += self._text.count(b"\n", self._at, cut)
+            self._at = cut
+            if self._is_over:
+                return
+            rest = _WORD.search(self._text, cut)
+            self._read(rest.start() if rest else len(self._text))
+
+    def _read(self, begin: int) -> None:
+        """Read more behind the incomplete word that begins there."""
+        if len(self._text) - begin > _LONGEST_WORD:
+            raise self.error(f"a word of more than {_LONGEST_WORD} bytes")
+        self.line += self._text.count(b"\n", self._at, begin)
+        more = self._file.read(_READ)
+        self._text, self._at, self._is_over = self._text[begin:] + more, 0, not more
+
+    def _to_numbers(self, words: list[bytes]) -> Weights:
+        try:
+            numbers = np.fromiter(map(float, words), np.float64, len(words))
+            # float() accepts underscores, which are invalid here
+            if np.isfinite(numbers).all() and b"_" not in b"".join(words):
+                return numbers
+        except ValueError:
+            pass
+        while _NUMBER.fullmatch(word := self.next()) and math.isfinite(float(word)):
+            pass
+        raise self.error(repr(_short(word.decode("utf-8", "replace"))), "a finite number")
+
+    def skip(self, n: int) -> None:
+        """Skip words that `numbers` yielded last."""
+        for _ in range(n):
+            self.next()
+
+    def error(self, found: str, expected: str = "") -> StoreError:
         """Return an error with the line, what was found and what is expected."""
         wanted = f", expected {expected}" if expected else ""
-        return StoreError(f"{self.path}:{line or self.number}: found {found}{wanted}; {_AGAIN}")
+        return StoreError(f"{self.path}:{self.line}: found {found}{wanted}; {_AGAIN}")
 
 
 def read_model(path: str | Path) -> Model:
@@ -154,21 +210,18 @@ def read_model(path: str | Path) -> Model:
     """
     path = Path(path)
     with reading(path), open(path, "rb") as file:
-        return _read(_ModelLines(path, file))
+        return _read(_Words(path, file))
 
 
-READERS[b"solver_type"] = read_model
-
-
-def _read(lines: _ModelLines) -> Model:
-    header = _read_header(lines)
+def _read(words: _Words) -> Model:
+    header = _read_header(words)
     solver = header["solver_type"]
-    labels, n_columns = _read_labels(lines, header)
+    labels, n_columns = _read_labels(words, header)
     n, with_bias = header["nr_feature"], header["bias"] >= 0
     ids, blocks = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
     zero_ids = [np.empty(0, np.int64)]
     bias_weights = np.zeros(n_columns)
-    for first, block in _read_weights(lines, n + with_bias, n_columns):
+    for first, block in _read_weights(words, n + with_bias, n_columns):
         if first + len(block) > n:  # the last line is the bias
             bias_weights, block = block[-1], block[:-1]
         used = block.any(axis=1)
@@ -190,36 +243,41 @@ def _read(lines: _ModelLines) -> Model:
     ).compact()
 
 
-def _read_header(lines: _ModelLines) -> dict[str, Any]:
-    """Read all header lines, up to ``w``."""
+def _read_header(words: _Words) -> dict[str, Any]:
+    """Read all of the header, up to ``w``."""
     header: dict[str, Any] = {}
-    while True:
-        line = lines.next(_HEADER_LINE)
-        if not line:
-            raise StoreError(
-                f"{lines.path} ends after line {lines.number}, before the weights; {_AGAIN}"
-            )
-        name, *rest = [word.decode("utf-8", "replace") for word in line.split()] or [""]
-        if name == "w" and not rest:
-            break
+    while (word := words.next()) != b"w":
+        if not word:
+            raise StoreError(f"{words.path} ends before the weights; {_AGAIN}")
+        name = word.decode("utf-8", "replace")
         if name in header:
-            raise lines.error(f"duplicate {name}")
+            raise words.error(f"duplicate {name}")
         if name not in _FIELDS:
-            raise lines.error(repr(_short(name)), f"one of {', '.join(_FIELDS)} or w")
+            raise words.error(repr(_short(name)), f"one of {', '.join(_FIELDS)} or w")
         expected, read = _FIELDS[name]
-        if name != "label" and len(rest) != 1:
-            raise lines.error(f"{len(rest)} words after {name}", expected)
         try:
-            header[name] = read(rest)
+            if name == "label":
+                header[name] = _read_labels_of(words)
+            else:
+                header[name] = read(words.next().decode("utf-8", "replace"))
         except _RefusedError as error:
-            raise lines.error(repr(_short(str(error))), expected) from None
+            raise words.error(repr(_short(str(error))), expected) from None
     missing = [name for name in ("solver_type", "nr_class", "nr_feature") if name not in header]
     if header.get("solver_type") == "ONECLASS_SVM" and "rho" not in header:
         missing.append("rho")
     if missing:
-        raise lines.error("the weights", f"a line {missing[0]} before them")
+        raise words.error("the weights", f"a line {missing[0]} before them")
     header.setdefault("bias", -1.0)
     return header
+
+
+def _read_labels_of(words: _Words) -> list[int]:
+    """Read labels up to the next name of the header."""
+    labels = []
+    while (word := words.next()) and word != b"w" and word not in READERS:
+        labels.append(_read_whole(word.decode("utf-8", "replace")))
+    words.again(word)
+    return labels
 
 
 class _RefusedError(Exception):
@@ -230,35 +288,32 @@ def _short(word: str) -> str:
     return word if len(word) <= 40 else word[:37] + "..."
 
 
-def _read_solver(words: list[str]) -> str:
-    if words[0] not in _LOSSES:
-        raise _RefusedError(words[0])
-    return words[0]
+def _read_solver(word: str) -> str:
+    if word not in _LOSSES:
+        raise _RefusedError(word)
+    return word
 
 
-def _read_count(words: list[str]) -> int:
-    count = _read_whole(words)[0]
+def _read_count(word: str) -> int:
+    count = _read_whole(word)
     if count < 0:
-        raise _RefusedError(words[0])
+        raise _RefusedError(word)
     return count
 
 
-def _read_whole(words: list[str]) -> list[int]:
-    numbers = []
-    for word in words:
-        if not _WHOLE.fullmatch(word.encode()) or not -_LARGEST_INT <= int(word) <= _LARGEST_INT:
-            raise _RefusedError(word)
-        numbers.append(int(word))
-    return numbers
+def _read_whole(word: str) -> int:
+    if not _WHOLE.fullmatch(word.encode()) or not -_LARGEST_INT <= int(word) <= _LARGEST_INT:
+        raise _RefusedError(word)
+    return int(word)
 
 
-def _read_real(words: list[str]) -> float:
-    if not _NUMBER.fullmatch(words[0].encode()) or not math.isfinite(float(words[0])):
-        raise _RefusedError(words[0])
-    return float(words[0])
+def _read_real(word: str) -> float:
+    if not _NUMBER.fullmatch(word.encode()) or not math.isfinite(float(word)):
+        raise _RefusedError(word)
+    return float(word)
 
 
-# Header lines: description and reader of the value.
+# Header: description and reader of the value.
 _FIELDS: dict[str, Any] = {
     "solver_type": (f"a solver of LIBLINEAR ({', '.join(_LOSSES)})", _read_solver),
     "nr_class": ("a number of classes", _read_count),
@@ -267,9 +322,10 @@ _FIELDS: dict[str, Any] = {
     "bias": ("a finite number", _read_real),
     "rho": ("a finite number", _read_real),
 }
+READERS |= {name.encode(): read_model for name in _FIELDS}
 
 
-def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float], int]:
+def _read_labels(lines: _Words, header: dict[str, Any]) -> tuple[list[float], int]:
     """Return the labels in the order of `Model`, and the number of columns in the file."""
     solver, n_classes = header["solver_type"], header["nr_class"]
     regression = solver in ("L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL")
@@ -280,11 +336,8 @@ def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float
     labels = [float(label) for label in header.get("label", [])]
     if len(labels) != n_classes:
         raise lines.error(f"{len(labels)} labels", f"{n_classes} (one per class)")
-    if n_classes < 2:
-        only = f"only the label {format_number(labels[0])}" if labels else "no label"
-        raise StoreError(
-            f"{lines.path} has {only}, so there is nothing to predict; train on two or more classes"
-        )
+    if not labels:
+        raise lines.error("no label", "at least one")
     if len(set(labels)) < n_classes:
         twice = next(a for a, b in itertools.pairwise(sorted(labels)) if a == b)
         raise lines.error(f"label {format_number(twice)} twice")
@@ -293,58 +346,22 @@ def _read_labels(lines: _ModelLines, header: dict[str, Any]) -> tuple[list[float
     return labels, n_classes
 
 
-def _read_weights(
-    lines: _ModelLines, n_lines: int, n_columns: int
-) -> Iterator[tuple[int, Weights]]:
-    """Yield blocks of weights, each with the number of lines before it.
+def _read_weights(words: _Words, n_rows: int, n_columns: int) -> Iterator[tuple[int, Weights]]:
+    """Yield blocks of weights, each with the number of rows before it.
 
     Memory is bounded by the bytes read, not by the numbers in the header.
     """
-    longest = _NUMBER_BYTES * (n_columns + 1)
-    for part in parts(n_lines, _TEXT_BYTES * n_columns):
-        texts: list[bytes] = []
-        for _ in range(part.start, part.stop):
-            line = lines.next(longest)
-            if not line:
-                raise StoreError(
-                    f"{lines.path} ends after line {lines.number} with {part.start + len(texts):,} "
-                    f"lines of weights, expected {n_lines:,}; {_AGAIN}"
-                )
-            texts.append(line)
-        yield part.start, _to_numbers(lines, texts, n_columns)
-    while line := lines.next(longest):
-        if line.split():
-            raise lines.error(f"an extra line after {n_lines:,} lines of weights")
-
-
-def _to_numbers(lines: _ModelLines, texts: list[bytes], n_columns: int) -> Weights:
-    words: Iterable[bytes] = texts  # one column: float() strips blanks
-    if n_columns > 1:
-        rows = [text.split() for text in texts]
-        if any(len(row) != n_columns for row in rows):
-            raise _first_fault(lines, texts, n_columns)
-        words = itertools.chain.from_iterable(rows)
-    try:
-        numbers = np.fromiter(map(float, words), np.float64, len(texts) * n_columns)
-    except ValueError:
-        raise _first_fault(lines, texts, n_columns) from None
-    # float() accepts underscores, which are invalid here
-    if not np.isfinite(numbers).all() or b"_" in b"".join(texts):
-        raise _first_fault(lines, texts, n_columns)
-    return numbers.reshape(-1, n_columns)
-
-
-def _first_fault(lines: _ModelLines, texts: list[bytes], n_columns: int) -> StoreError:
-    """Return the error for the first line that is not `n_columns` numbers; one must exist."""
-    for line, text in enumerate(texts, lines.number - len(texts) + 1):
-        row = text.split()
-        if len(row) != n_columns:
-            return lines.error(f"{len(row)} words", f"a line of {n_columns} weights", line)
-        for word in row:
-            if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
-                shown = repr(_short(word.decode("utf-8", "replace")))
-                return lines.error(shown, "a finite number", line)
-    raise AssertionError("all lines are valid")
+    total, seen, rest = n_rows * n_columns, 0, np.empty(0)
+    for numbers in words.numbers():
+        if seen + len(numbers) > total:
+            words.skip(total - seen + 1)
+            raise words.error(f"a number after {total:,} weights")
+        some = np.concatenate([rest, numbers])
+        whole = len(some) // n_columns
+        yield (seen - len(rest)) // n_columns, some[: whole * n_columns].reshape(-1, n_columns)
+        seen, rest = seen + len(numbers), some[whole * n_columns :]
+    if seen < total:
+        raise StoreError(f"{words.path} ends with {seen:,} weights, expected {total:,}; {_AGAIN}")
 
 
 # ------------------------------------------------------------------------------------- writing

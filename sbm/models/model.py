@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.keywords import with_keywords
 from sbm.models.probabilities import probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
@@ -23,9 +24,9 @@ _MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
 
-# First word of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
+# First words of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
-_LONGEST_WORD = 12
+_BEGIN = 1 << 12  # bytes in which the first word is searched
 # ``matrix``: the function that turns a data frame into a matrix; see `sbm.programs.frames`.
 FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
@@ -36,7 +37,7 @@ def _first_word(path: Path) -> bytes:
         if not path.is_file():
             return b""
         with open(path, "rb") as file:
-            return b" ".join(file.read(_LONGEST_WORD).split())
+            return (file.read(_BEGIN).split(maxsplit=1) or [b""])[0]
     except OSError:
         return b""
 
@@ -538,6 +539,7 @@ class Model:
         best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
         return labels[best]
 
+    @with_keywords()
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Compute the probabilities of the labels of rows.
 

@@ -250,6 +250,7 @@ def sources_of(
     labels: bool | None = True,
     words: LabelWords | None = None,
     strict: bool = False,
+    targets: bool = False,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -259,7 +260,7 @@ def sources_of(
         Options for feature names, from the model; see `names_record`.
     kind : str, optional
         Format of `data`. Default: from its name.
-    labels, strict
+    labels, strict, targets
         As in `InputOptions`.
     words : LabelWords, optional
         Labels of the model.
@@ -274,7 +275,7 @@ def sources_of(
     if _is_store(data):
         return None
     words = words or LabelWords({})
-    options = InputOptions(format=kind, labels=labels, words=words, strict=strict)
+    options = InputOptions(format=kind, labels=labels, words=words, strict=strict, targets=targets)
     if names is not None:
         options = options.following(names if isinstance(names, dict) else {}, "the model")
     sources = open_inputs([data], options)

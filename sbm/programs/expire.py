@@ -79,13 +79,19 @@ def expire(
         raise SettingsError("nothing to drop was named; give --before DATE or --source NAME")
     folder, progress = Path(store), Progress.of(progress)
     require_whole(BlockStore(folder))
-    with _at_rest(folder) if not dry_run else contextlib.nullcontext():
+    at_rest = contextlib.nullcontext(set[str]()) if dry_run else _at_rest(folder)
+    with at_rest as removed:
         manifest = store_files.read_manifest(folder)
+        finished = _finished(manifest, removed)
+        if finished:
+            progress.stage(f"{folder}: {_names(finished)} was dropped by an earlier command")
         if before is None:
-            chosen = _named(folder, manifest, [str(name) for name in names], if_any)
+            done = {source["name"] for source in finished}
+            chosen = _named(folder, manifest, [str(name) for name in names], if_any, done)
         else:
             moment = parse_moment(before) if isinstance(before, str) else before
-            chosen = _added_before(folder, manifest, moment, str(before), if_any)
+            is_optional = if_any or bool(finished)
+            chosen = _added_before(folder, manifest, moment, str(before), is_optional)
         if chosen and len(chosen) == len(store_files.kept_generations(manifest)):
             raise DataError(
                 f"this would drop all rows of {folder}; build a new store with sbm split --force, "
@@ -101,14 +107,22 @@ def expire(
 
 
 @contextlib.contextmanager
-def _at_rest(folder: Path) -> Iterator[None]:
-    """Lock a store against appending and training, and remove files of killed commands."""
+def _at_rest(folder: Path) -> Iterator[set[str]]:
+    """Lock a store against appending and training, and remove files of killed commands.
+
+    Yields the names of these files.
+    """
     store_files.read_manifest(folder)  # create no lock file in a folder that is not a store
     with contextlib.ExitStack() as locks:
         for place in (folder / "lock", folder):
             locks.enter_context(lock(place, f"the store {folder}"))
-        store_files.remove_leftovers(folder, store_files.read_manifest(folder))
-        yield
+        yield store_files.remove_leftovers(folder, store_files.read_manifest(folder))
+
+
+def _finished(manifest: dict[str, Any], removed: set[str]) -> list[dict[str, Any]]:
+    """Return the sources that a killed command dropped, whose files were removed only now."""
+    gone = [g for g in manifest["generations"] if "expired" in g]
+    return [s for g in gone if removed.intersection(g["blocks"]) for s in _with_rows(g)]
 
 
 def _with_rows(generation: Generation) -> list[dict[str, Any]]:
@@ -142,17 +156,19 @@ def _added_before(
 
 
 def _named(
-    folder: Path, manifest: dict[str, Any], names: list[str], if_any: bool
+    folder: Path, manifest: dict[str, Any], names: list[str], if_any: bool, done: set[str]
 ) -> list[Generation]:
-    """Return the generations of the named sources."""
+    """Return the generations of the named sources; `done` are names that may be missing."""
     kept = store_files.kept_generations(manifest)
     known = [source for generation in kept for source in _with_rows(generation)]
-    wanted = {Path(without_query(name)).name: name for name in names}
-    missing = [wanted[name] for name in wanted if name not in {s["name"] for s in known}]
+    names = [without_query(name) for name in names]
+    present = done.union(source["name"] for source in known)
+    wanted = {_meant(name, present): name for name in names}
+    missing = [wanted[name] for name in wanted if name not in present]
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]
         for generation in gone:
-            if missing[0] in {source["name"] for source in generation["sources"]}:
+            if _meant(missing[0], before := {s["name"] for s in generation["sources"]}) in before:
                 raise DataError(
                     f"{missing[0]} was already dropped from {folder} at "
                     f"{generation['expired']['at']}; leave it out, or use --if-any"
@@ -173,6 +189,13 @@ def _named(
             )
         chosen.append(generation)
     return chosen
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """Return the name of a source that a path ends in, or the path if there is none."""
+    path = Path(name).parts
+    ends = (str(Path(*path[k:])) for k in range(len(path)))
+    return next((end for end in ends if end in known), name)
 
 
 def _without(store: BlockStore, chosen: Sequence[Generation], progress: Progress) -> dict[str, Any]:

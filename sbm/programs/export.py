@@ -19,7 +19,7 @@ from sbm.programs.answers import require_input
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container
-from sbm.store.files import open_atomically, reading, require_place, write_atomically
+from sbm.store.files import beside, open_atomically, reading, require_place, write_atomically
 
 
 def export(
@@ -119,7 +119,7 @@ def _name_output(path: Path | None, output: str | Path | None, ending: str) -> P
         return Path(output)
     if path is None:
         raise SettingsError("a model in memory has no file name; give the name of the output")
-    return path.with_name(path.name.removesuffix(".model") + ending)
+    return beside(path, ending, without=".model")
 
 
 def _check_output(output: Path, format_name: str, inputs: list[Any]) -> None:

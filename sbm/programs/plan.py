@@ -8,13 +8,13 @@ training needs is not known in advance, so no total time is given.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbm.distributed.comm import Replicas
+from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
@@ -34,6 +34,7 @@ from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.files import temporary_folder
 
 SAMPLE = 4_000_000  # nonzeros times outputs that are visited to measure: about 0.1 s
 READ_SECONDS = 0.3  # time to measure the disk
@@ -104,8 +105,8 @@ def plan(
     settings, progress = Settings.of(settings), Progress.of(progress)
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
-    if processes < 1:
-        raise SettingsError(f"launch is {processes}; it must be at least 1")
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
     is_sparse = settings.penalty != "l2"
     if is_sparse:
         refuse_for_sparse(settings, processes)
@@ -211,7 +212,7 @@ def _measure(
 ) -> Speed:
     """Run a pass of one round over a sample; with Newton's method, only read it."""
     with (
-        tempfile.TemporaryDirectory(prefix="sbm-") as folder,
+        temporary_folder() as folder,
         open_run(Path(folder, "sample.run"), problems, sample) as run,
     ):
         staying = sample.staying(range(len(sample.parts)))

@@ -27,6 +27,7 @@ from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
 from sbm.programs.answers import answers_of, read_batches, sources_of
+from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
@@ -78,9 +79,9 @@ def predict(
     format : str, optional
         Format of `data`, as for `sbm.split`.
     labels : bool, optional
-        True: every row needs a label. False: labels are ignored. Default: rows may lack labels (no
-        label column, an empty cell or ``?`` in it, a line that begins with its features); metrics
-        are computed from the other rows.
+        True: every row needs a label. False: labels are ignored, and a blank line of text is a row
+        without features. Default: rows may lack labels (no label column, an empty cell or ``?`` in
+        it, a line that begins with its features); metrics are computed from the other rows.
     strict : bool
         Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
@@ -131,7 +132,9 @@ def predict(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
     with remote_terms(remote_timeout, progress.stage):
-        sources = sources_of(data, model.info.get("names"), format, labels, words, strict)
+        sources = sources_of(
+            data, model.info.get("names"), format, labels, words, strict, targets=not model.labels
+        )
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -141,7 +144,7 @@ def predict(
     answers = answers_of(model, decision, top, probability)
     weights = model.W if isinstance(model.W, SparseWeights) else np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0
-    table = _Features(model)
+    table = _Features(model, is_text=sources is not None)
     batches = read_batches(
         data, sources, table, weights.shape[1], usable_threads(threads), progress,
         in_order=output is not None, words=None if labels is False else words,
@@ -152,6 +155,7 @@ def predict(
             if labels is False:
                 y = np.full(len(y), np.nan)
             rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
+            table.count(len(y))
             scores, missed = _decide(model, weights, begins, ends, indices, values)
             nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
             _write(answers.add(y, scores), file)
@@ -217,20 +221,35 @@ _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
 class _Features(IdTable):
     """Codes of a model's features, which are rows of its weights.
 
+    Parameters
+    ----------
+    is_text : bool
+        Whether the ids that are looked up are those of all nonzeros.
+
     Attributes
     ----------
     smallest, largest : int
         Smallest and largest id looked up so far.
+    check : FrequencyCheck
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, is_text: bool) -> None:
         super().__init__(np.concatenate([model.ids, model.zero_ids]))
         self._n_used = len(model.ids)
         self.smallest, self.largest = LARGEST_ID, -1
+        self.check = FrequencyCheck(model.info.get("frequencies") if is_text else None)
+        self._is_counting = False
+
+    def count(self, rows: int) -> None:
+        """Count rows whose ids were looked up last."""
+        self.check.rows += rows if self._is_counting else 0
 
     def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         self.smallest = min(self.smallest, int(keys.min(initial=LARGEST_ID)))
         self.largest = max(self.largest, int(keys.max(initial=-1)))
+        self._is_counting = self.check.is_open
+        if self._is_counting:
+            self.check.add(keys)
         codes = super().find(keys)
         codes[codes >= self._n_used] = _ZERO
         return codes
@@ -243,6 +262,8 @@ def _shifted(model: Model, features: _Features) -> list[str]:
         return []
     low, high = int(known.min()), int(known.max())
     least, most = features.smallest, features.largest
+    if warning := features.check.warning():
+        return [warning]
     is_less = (low, least) == (1, 0) and most < high
     if not is_less and not least - low == most - high == 1:
         return []
@@ -362,7 +383,10 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(f"cannot print the predictions: {error.strerror}") from error
+            raise StoreError(
+                f"cannot write to standard output: {error.strerror or error}; give a file name "
+                "with -o"
+            ) from error
     elif os.path.exists(path) and not os.path.isfile(path):
         with writing(Path(path)), open(path, "wb") as file:
             yield file

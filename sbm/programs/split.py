@@ -56,7 +56,12 @@ from sbm.programs.splitting.reading import (
     refuse_once_only,
     require_second_reading,
 )
-from sbm.programs.splitting.sources import find_sources, other_columns, refuse_known_sources
+from sbm.programs.splitting.sources import (
+    find_sources,
+    other_columns,
+    refuse_known_sources,
+    refuse_skipped,
+)
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
@@ -220,9 +225,9 @@ def split(
         format=format, hash_bits=hash_bits, label=label, categorical=categorical, weight=weight,
         exclude=exclude, feature_names=feature_names, names=names, strict=strict,
     )  # fmt: skip
-    progress = Progress.of(progress)
+    progress, mem = Progress.of(progress), parse_size(mem)
     with remote_terms(remote_timeout, progress.stage):
-        sources, store = find_sources(inputs, store, append, reading.input_options(), name)
+        sources, store = find_sources(inputs, store, append, reading.input_options(mem), name)
     target = Path(store) if store is not None else default_store(sources[0].name)
     if append and shards is not None:
         raise SettingsError("--append cannot be used with --shards, which writes a new store")
@@ -233,7 +238,7 @@ def split(
         usable_threads(None) if threads is None else threads, on_error, min_count, shards,
         new_labels=new_labels,
     )  # fmt: skip
-    options = _prepare(sources, asked, parse_size(mem), progress)
+    options = _prepare(sources, asked, mem, progress)
     while True:
         try:
             with _destination(target, append, shards, force) as (folder, manifest):
@@ -291,14 +296,14 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    loss, how = LOSSES[settings.loss], reading.input_options()
-    if choose_task(settings, loss) == "regression" and not reading.categorical:
+    loss, task = LOSSES[settings.loss], choose_task(settings, LOSSES[settings.loss])
+    are_targets, mem, limit = task != "classification", settings.mem_bytes, system_limit()
+    how = reading.input_options(mem, are_targets)
+    if task == "regression" and not reading.categorical:
         advice = "use a loss for classification"
         how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
     sources, _ = find_sources(inputs, model, False, how, reading.name)
-    are_targets = choose_task(settings, loss) != "classification"
     asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
-    mem, limit = settings.mem_bytes, system_limit()
     options = _prepare(sources, asked, mem, progress)
     look(sources)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
@@ -318,7 +323,7 @@ def read_rows(
                 decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
                 manifest = _empty_manifest(options)
                 filling = _Filling(
-                    folder, keep or sources[0].shown, sources, options, False, progress,
+                    folder, keep or _name_of(inputs, sources), sources, options, False, progress,
                     decoded, is_kept, is_stopped,
                 )  # fmt: skip
                 report, writer = filling.fill(manifest)
@@ -353,6 +358,14 @@ def read_rows(
             report["bytes"] = sum(block["bytes"] for block in kept["blocks"])
         rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
         yield BlockStore(folder, rows), report
+
+
+def _name_of(inputs: Any, sources: list[Source]) -> str | Path:
+    """Return what rows are called in messages: the folder they are from, or the first file."""
+    one = inputs[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else inputs
+    if isinstance(one, str | Path) and os.path.isdir(one):
+        return Path(one) if Path(one).name else Path(one).resolve()
+    return sources[0].shown
 
 
 def _prepare(
@@ -492,6 +505,9 @@ class _Filling:
             if counted is not None:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
+            refuse_skipped(sources)
+            if changed := next((s.changed for s in sources if s.changed), ""):
+                progress.stage(changed)
             return _Dealt(dealer, *dealer.finish(), counted)
 
     def _new_labels(self, manifest: dict[str, Any]) -> NewLabels | None:

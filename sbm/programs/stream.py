@@ -22,6 +22,7 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.remote import remote_terms
 from sbm.inputs.text import expand_inputs
 from sbm.models.model import Model, check_output
+from sbm.programs.splitting.sources import refuse_skipped
 from sbm.programs.streaming.options import (
     StreamOptions,
     open_stream,
@@ -162,6 +163,12 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
             f"all {one.reached.needs.rows:,} rows have one label, but {one.opened.settings.loss} "
             "needs at least two classes. The rows are saved; use --resume to add more"
         )
+    try:
+        refuse_skipped(one.arrivals.sources)
+    except DataError as error:
+        raise DataError(f"{error}. The model of the other rows is in {one.path}") from None
+    if changed := next((s.changed for s in one.arrivals.sources if s.changed), ""):
+        one.progress.stage(changed)
     one.progressive.tell()
     model = one.make_model()
     report = one.report(model)

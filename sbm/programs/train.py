@@ -26,6 +26,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.remote import remote_terms
 from sbm.programs.frames import Model
+from sbm.programs.frequencies import frequencies_of
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
@@ -37,7 +38,6 @@ from sbm.programs.training.ranks import (
     forget_others,
     share_cores,
 )  # fmt: skip
-from sbm.programs.training.scales import differ
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
@@ -113,20 +113,21 @@ def train(
         ``pass``, whose model this is, ``rows``, ``threshold``, and ``ended_by``: ``validation``,
         ``tol`` or ``limit``),
         ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
-        solver, or None), ``scale`` (of the problem that is certified), ``rounds`` (of each pass),
+        solver, or None), ``scale`` (of the problem that is certified), ``scale_rounding`` (most
+        relative rounding of a scaled value, None without), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
-        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and
-        ``n_free`` (support vectors, and those with alpha below its upper bound; not of losses
-        without any), ``n_nonzero`` and ``n_weights`` (of sparse models),
+        part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and ``n_free``
+        (support vectors, and those with alpha below its upper bound; left out if the loss has
+        none), ``n_nonzero`` and ``n_weights`` (of sparse models),
         ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
         (estimate of the passes to the tolerance, None if the gaps of the last solver show no
         trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
-        ``feature_scales`` (smallest and largest, without ``scale``),
-        ``scales_differ`` (by more than a thousand), ``only_label`` (if the model predicts no
-        other), ``model``, ``resumed``, ``was_finished``, and
-        ``read`` (the report of reading text, as of `sbm.split`, with ``seconds``; None for a
-        store). Seconds and bytes include those before a resume.
+        ``feature_scales`` (smallest and largest, without ``scale``), ``scale_advice`` (the
+        ``scale`` to try if these differ by more than a thousand), ``only_label`` (if the model
+        predicts no other), ``model``, ``resumed``, ``was_finished``, and ``read`` (the report of
+        reading text, as of `sbm.split`, with ``seconds``; None for a store). Seconds and bytes
+        include those before a resume.
 
     Raises
     ------
@@ -220,7 +221,7 @@ def train_ranks(
         look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
         compiled_before = compile_seconds()
         with open_rows(comm, data, model, settings, options, look) as (store, path, read):
-            look.at_store(path, store)
+            look.at_store(path, store, read is not None)
             if odd := label_warning(settings, store):
                 options.progress.stage(odd)
             job = TrainingPlan(store, path, settings, options, begin, comm, read)
@@ -316,19 +317,23 @@ def _finish(
     begin = clock()
     model = crc32 = None
     report["scale"] = job.settings.scale
+    report["scale_rounding"] = job.store.scale_rounding
     weights = job.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(
             job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
+        if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
+            model.info["frequencies"] = found
         report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
         model.save(job.path)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read
-    report["feature_scales"] = job.feature_scales
-    report["scales_differ"] = differ(job.feature_scales)
+    sizes = job.feature_scales
+    report["feature_scales"] = None if sizes is None else [sizes.smallest, sizes.largest]
+    report["scale_advice"] = None if sizes is None else sizes.advice
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})

@@ -266,6 +266,7 @@ class _CrossValidation:
                 is_over = self._run_active(tuning)
                 tuning.judge()
                 is_over = is_over or not tuning.active
+            tuning.commit()  # the report needs a checkpoint
         return tuning.report()
 
     def _run_active(self, tuning: Tuning) -> bool:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE
-from sbm.solver.sums import Sums, copy_rows, dot
+from sbm.solver.sums import Sums, copy_rows, dot, factorize, product
 
 __all__ = ["Near", "join", "solve_near", "vectors"]
 
@@ -105,7 +105,7 @@ def solve_near(
     Q = rho * G if rho else np.zeros((len(w), len(w)))
     Q.flat[:: len(w) + 1] += ridge
     # An intercept has no curvature of its own: its part of r becomes 0 with the other equations.
-    Q_factor = sums.factorize(Q + np.diag(1.0 - ridge))
+    Q_factor = factorize(Q + np.diag(1.0 - ridge))
     h = b - s * sums.times(pieces, w)
     t = np.maximum(-h, 0.0) + 0.5
     xi = t + h
@@ -127,7 +127,7 @@ def solve_near(
         M += Q
         if not math.isfinite(mu) or not np.isfinite(M).all():
             raise DataError(TOO_LARGE)
-        system = _System(sums, pieces, sums.factorize(M), r, s, D, (alpha, rest, t, xi), h)
+        system = _System(sums, pieces, factorize(M), r, s, D, (alpha, rest, t, xi), h)
         step = system.direction(-alpha * t, -rest * xi)
         length = system.longest(step)
         after = dot(alpha + length * step.alpha, t + length * step.t)
@@ -151,8 +151,7 @@ def solve_near(
 
 def _symmetric(G: Floats, x: Floats) -> Floats:
     """Return the product of a symmetric matrix, given its lower triangle, with a vector."""
-    product: Floats = G @ x + G.T @ x - np.diag(G) * x
-    return product
+    return product(G, x) + product(G.T, x) - np.diag(G) * x
 
 
 @dataclass

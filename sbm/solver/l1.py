@@ -18,6 +18,7 @@ from sbm.compiled import load
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Problem, Spread
+from sbm.solver.sums import factorize, product, solve
 
 __all__ = [
     "MOST_GRAM", "Columns", "Labels", "Scratch", "SparseFit", "SparseProblem", "Work",
@@ -601,18 +602,18 @@ class _Newton:
             slope = (r - l2 * u - l1 * signs)[mine]
             A = G[np.ix_(mine, mine)]
             A[np.diag_indices_from(A)] += l2[mine] + _RIDGE * A.diagonal().mean()
-            step[mine] = np.linalg.solve(A, slope)
+            step[mine] = solve(factorize(A), slope)
             # On the way, a weight that changes its sign makes the descent less steep.
             with np.errstate(divide="ignore", invalid="ignore"):
                 turns = np.where(signs * step < 0, np.abs(u) / np.abs(step), math.inf)
                 ends = (box - np.copysign(d, d * step)) / np.abs(step)
             order = np.argsort(turns)
             falls = 2.0 * np.cumsum(np.r_[0.0, (l1 * np.abs(step))[order]])
-            first, size = _dot(slope, step[mine]), _dot(step[mine], A @ step[mine])
+            first, size = _dot(slope, step[mine]), _dot(step[mine], product(A, step[mine]))
             flat = np.maximum(np.r_[0.0, turns[order]], (first - falls) / size).min()
             length = min(float(flat), float(ends.min(initial=math.inf)))
             d = np.where(turns == length, -w, d + length * step)
-            r = g - G @ d
+            r = g - product(G, d)
         self._d[some] = d
         self.gains[some] = 0.5 * G.diagonal() * d**2
 

@@ -35,7 +35,15 @@ from sbm.rows import Rows
 from sbm.solver.gap import SUPPORT, Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors
 from sbm.solver.problem import MultiProblem, Problem, Spread, decide
-from sbm.solver.sums import SLICES, Sums, copy_rows, dot, slices_of
+from sbm.solver.sums import (
+    SLICES,
+    Sums,
+    copy_rows,
+    dot,
+    exponential,
+    factorize,
+    slices_of,
+)
 
 __all__ = [
     "MARGIN_ROW", "Given", "HingeNewton", "Newton", "SmoothNewton", "WideNewton",
@@ -96,7 +104,7 @@ def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
     """
     c, loss = problem.costs(rows.y, rows.weights), problem.loss
     if loss.kernel == "logistic":
-        odds = np.exp(np.clip(_signs(problem, rows) * z, -700.0, 700.0))
+        odds = exponential(np.clip(_signs(problem, rows) * z, -700.0, 700.0))
         alpha = c / (1.0 + odds)
         return alpha, alpha * (odds / (1.0 + odds))
     if not loss.squared:
@@ -349,7 +357,7 @@ class SmoothNewton(Newton):
         self.visits = 0
         H = self.sums.add_up(self._H)
         H.flat[:: len(H) + 1] += self.ridge
-        return self.sums.solve(self.sums.factorize(H), -gradient)
+        return self.sums.solve(factorize(H), -gradient)
 
     def _slope(self, step: Floats) -> Callable[[float], float]:
         """Return the derivative of the objective along a step from `W`."""

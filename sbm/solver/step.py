@@ -5,6 +5,7 @@ alphas.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -297,4 +298,4 @@ class Solver:
 def chunk_of(lengths: npt.NDArray[np.int32]) -> int:
     """Return the most rows per chunk, a power of 2, given the nonzeros of each row."""
     mean = float(lengths.mean()) if len(lengths) else 0.0
-    return int(2 ** np.floor(np.log2(min(CHUNK, max(1.0, CHUNK_NNZ / max(1.0, mean))))))
+    return int(2 ** (math.frexp(min(CHUNK, max(1.0, CHUNK_NNZ / max(1.0, mean))))[1] - 1))

@@ -1,13 +1,16 @@
 """Sums over rows for second-order methods, and systems of linear equations.
 
 All sums are over fixed slices of the rows, added up in a fixed order, so no result depends on the
-number of threads.
+number of threads. Nothing here calls a BLAS or LAPACK, whose order depends on the processor, nor a
+transcendental function of numpy, whose last digit does.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +22,8 @@ from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Spread, decide
 
 __all__ = [
-    "SLICES", "Sums", "copy_rows", "dot", "hessian_bytes", "product_bytes", "slices_of",
+    "SLICES", "Sums", "copy_rows", "dot", "exponential", "factorize", "hessian_bytes",
+    "product", "product_bytes", "slices_of", "solve",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +32,10 @@ SLICES = 4  # of the rows of a block
 _TOGETHER = 8  # as in kernels/newton.py
 _PARALLEL = 50_000  # rows times weights to add a row to
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
+# Of `exponential`: numbers at a time, log 2 in two parts, and the coefficients of its series.
+_AT_ONCE = 4096
+_LOG2_HIGH, _LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_SERIES = [1.0 / math.factorial(k) for k in range(13, -1, -1)]
 
 
 def hessian_bytes(n_weights: int, n_problems: int, smooth: bool) -> int:
@@ -39,6 +47,11 @@ def hessian_bytes(n_weights: int, n_problems: int, smooth: bool) -> int:
 def product_bytes(n_weights: int, n_problems: int) -> int:
     """Return the bytes of the vectors of a training without matrices."""
     return 8 * n_weights * (n_problems * (2 * SLICES + 2) + SLICES + 8)
+
+
+@functools.cache
+def _kernels() -> Any:
+    return load("sbm.solver.kernels.newton")
 
 
 class Sums:
@@ -58,7 +71,7 @@ class Sums:
         self, n_weights: int, bias: float, spread: Spread, comm: Comm | None = None
     ) -> None:
         self.comm: Comm = comm or SerialComm()
-        self._kernels = load("sbm.solver.kernels.newton")
+        self._kernels = _kernels()
         self.n_weights, self.bias, self.spread = n_weights, bias, spread
         self._dense = np.zeros((SLICES, _TOGETHER, n_weights))
         self._weight = np.zeros((SLICES, _TOGETHER))
@@ -157,29 +170,9 @@ class Sums:
         """Return how to call functions: in parallel if it takes longer than starting them."""
         return self.spread if work * sum(map(len, pieces)) > _PARALLEL else map
 
-    def factorize(self, H: Floats) -> tuple[Floats, Floats]:
-        """Return the Cholesky factor of H, scaled to a diagonal of 1, and the scale.
-
-        A multiple of the identity is added if rounding made H indefinite.
-        """
-        diagonal = np.diag(H)
-        if not np.isfinite(diagonal).all():
-            raise DataError(TOO_LARGE)
-        scale = 1.0 / np.sqrt(np.maximum(diagonal, 1e-300))
-        for ridge in _RIDGES:
-            L = H * scale
-            L *= scale[:, np.newaxis]
-            L.flat[:: len(L) + 1] += ridge
-            if self._kernels.factorize(L):
-                return L, scale
-        raise DataError(TOO_LARGE)
-
     def solve(self, factor: tuple[Floats, Floats], b: Floats) -> Floats:
-        """Solve a system, given the result of `factorize`."""
-        L, scale = factor
-        x: Floats = b * scale
-        self._kernels.solve(L, x)
-        x *= scale
+        """Solve a system, given the result of `factorize`; all ranks get the same solution."""
+        x = solve(factor, b)
         if self.comm.size > 1:  # other processors may round differently
             x *= self.comm.rank == 0
             self.comm.add_up(x)
@@ -208,6 +201,59 @@ def copy_rows(rows: Rows, chosen: npt.NDArray[np.intp]) -> Rows:
     return Rows(starts, lengths, rows.indices[where], values, rows.y[:0])
 
 
+def factorize(H: Floats) -> tuple[Floats, Floats]:
+    """Return the Cholesky factor of H, scaled to a diagonal of 1, and the scale.
+
+    The lower triangle of H counts. A multiple of the identity is added if rounding made H
+    indefinite.
+    """
+    diagonal = np.diag(H)
+    if not np.isfinite(diagonal).all():
+        raise DataError(TOO_LARGE)
+    scale = 1.0 / np.sqrt(np.maximum(diagonal, 1e-300))
+    for ridge in _RIDGES:
+        L = H * scale
+        L *= scale[:, np.newaxis]
+        L.flat[:: len(L) + 1] += ridge
+        if _kernels().factorize(L):
+            return L, scale
+    raise DataError(TOO_LARGE)
+
+
+def solve(factor: tuple[Floats, Floats], b: Floats) -> Floats:
+    """Solve a system, given the result of `factorize`."""
+    L, scale = factor
+    x: Floats = b * scale
+    _kernels().solve(L, x)
+    x *= scale
+    return x
+
+
+def product(A: Floats, x: Floats) -> Floats:
+    """Return A x; unlike that of a BLAS, the result does not depend on the processor."""
+    found: Floats = np.einsum("ij,j->i", A, x)
+    return found
+
+
+def exponential(x: Floats) -> Floats:
+    """Return exp(x) for x of at most 700 in size, with the same bits on every processor.
+
+    It consists of sums and products, in which processors agree. The error is a few roundings.
+    """
+    found = np.empty(len(x))
+    for k in range(0, len(x), _AT_ONCE):
+        some = x[k : k + _AT_ONCE]
+        n = np.rint(some * (1.0 / math.log(2.0)))
+        r = some - n * _LOG2_HIGH
+        r -= n * _LOG2_LOW
+        series = np.full(len(some), _SERIES[0])
+        for coefficient in _SERIES[1:]:
+            series *= r
+            series += coefficient
+        np.ldexp(series, n.astype(np.int32), out=found[k : k + _AT_ONCE])
+    return found
+
+
 def dot(a: Floats, b: Floats) -> float:
-    """Return a·b; unlike that of a BLAS, the result does not depend on its threads."""
+    """Return a·b; unlike that of a BLAS, the result depends on neither threads nor processor."""
     return float((a * b).sum())

@@ -47,6 +47,7 @@ from sbm.store.files import (
     read_error,
     reading,
     remove,
+    sync,
     write_atomically,
     writing,
 )  # fmt: skip
@@ -296,7 +297,7 @@ class BlockWriter:
                 path = path.rename(self._folder / block_name(number))
         if self.is_kept:
             with writing(path), open(path, "rb+") as file:
-                os.fsync(file.fileno())
+                sync(file.fileno(), path)
 
 
 def _crc_of(chunks: Sequence[int]) -> int:
@@ -673,6 +674,14 @@ class BlockStore:
             if ready.values.ctypes.data == values.ctypes.data:
                 scaled.add(key)
 
+    @property
+    def scale_rounding(self) -> float | None:
+        """The most that rounding changes a scaled value, relative to it; None without scales.
+
+        Solvers and certificates see the values that `read` returns: quotients in the value type.
+        """
+        return None if self.scales is None else 0.5 * float(np.finfo(self.value_type).eps)
+
     def unscaled(self, W: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the weights, shape (n_weights, n), of rows that are not scaled."""
         if self.scales is None:
@@ -993,8 +1002,11 @@ def telling_change(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> None:
-    """Remove store files that the manifest does not name, left by a process that was killed."""
+def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> set[str]:
+    """Remove store files that the manifest does not name, left by a process that was killed.
+
+    Returns the names of the files.
+    """
     named = {"lock"}
     if manifest is not None:
         named |= {MANIFEST, *(b["file"] for b in manifest["blocks"])}
@@ -1002,3 +1014,4 @@ def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> No
     with reading(folder):
         paths = [p for p in folder.iterdir() if p.name not in named and _OURS.fullmatch(p.name)]
     remove(paths)
+    return {path.name for path in paths}

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader
@@ -23,6 +24,7 @@ from sbm.errors import StoreError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE = 1 << 20  # bytes read at a time
+_temporary_folders: set[Path] = set()  # of `temporary_folder`, in use
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # unsupported system call
 
 
@@ -76,6 +78,16 @@ def require_place(path: Path, option: str = "-o") -> None:
             f"cannot write to {path.parent}; check its permissions, or choose another place with "
             f"{option}"
         )
+
+
+def beside(path: Path, ending: str, without: str = "") -> Path:
+    """Return the path next to another, whose name has another ending.
+
+    Raises `StoreError` if the path has no name, such as ``.`` or ``/``.
+    """
+    if not path.name:
+        raise StoreError(f"{path} is a folder without a name; give the name of a file")
+    return path.with_name(path.name.removesuffix(without) + ending)
 
 
 @contextlib.contextmanager
@@ -212,9 +224,27 @@ def sync_folder(folder: Path) -> None:
 def _sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync(handle, folder)
     finally:
         os.close(handle)
+
+
+def sync(handle: int, path: Path) -> None:
+    """Make an open file or folder durable, unless it is in a temporary folder."""
+    if _temporary_folders.isdisjoint([path, *path.parents]):
+        os.fsync(handle)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder in ``TMPDIR`` that is removed at the end; its files are not synced."""
+    with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _temporary_folders.add(folder)
+        try:
+            yield folder
+        finally:
+            _temporary_folders.discard(folder)
 
 
 def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
@@ -251,7 +281,7 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
             with open(handle, "wb", closefd=False) as file:
                 yield file
                 file.flush()
-                os.fsync(handle)
+                sync(handle, path)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -35,11 +35,13 @@ from sbm.compiled import load
 from sbm.errors import StoreError
 from sbm.store import container
 from sbm.store.files import (
+    beside,
     follow_no_link,
     lock,
     make_folder,
     open_own,
     reading,
+    sync,
     sync_folder,
     write_atomically,
     writing,
@@ -587,12 +589,12 @@ def _files_of(record: dict[str, Any]) -> set[str]:
 
 def _sync(path: Path) -> None:
     with writing(path), open(path, "rb") as file:
-        os.fsync(file.fileno())
+        sync(file.fileno(), path)
 
 
 def run_folder(model: Path) -> Path:
     """Return the folder with the run of a model."""
-    return model.with_name(model.name + ".run")
+    return beside(model, ".run")
 
 
 def is_finished(record: Mapping[str, Any]) -> bool:

@@ -33,6 +33,7 @@ from scripts.bench import (
     nightly,
     optima,
     ranks,
+    scaling,
     sparse,
     stream,
     text,
@@ -43,7 +44,7 @@ from scripts.bench.registry import Registry, main
 
 MODULES = (
     grid, text, kernel, stream, training, tune, nightly, memory, drift,
-    optima, ranks, sparse, newton, converge, charts, everything,
+    optima, ranks, sparse, newton, converge, scaling, charts, everything,
 )  # fmt: skip
 BENCHMARKS: Registry = {
     name: one for module in MODULES for name, one in module.BENCHMARKS.items()

@@ -86,7 +86,7 @@ def _scaling(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     text, model = args.folder / "income.svm", args.folder / "m.model"
     write_income(text, 5000)
     store = _store(args, text)
-    for scale in ("none", "std"):
+    for scale in ("none", "maxabs", "std"):
         options = {"scale": scale, "solver": "dual"}
         facts = train(store, model, codes=BUDGET, **options).json()
         yield {

@@ -127,6 +127,11 @@ RESULTS = {
         "passes and gaps of trainings that converge slowly, and of the ways out",
         "bench converge --reference REFERENCE -o OUT",
     ),
+    "scaling": Result(
+        "AUC and log loss of rows that were held out, by `--scale`, on tables of numbers and words",
+        "bench scaling --reference REFERENCE -o OUT",
+        is_timed=False,
+    ),
     "sparse": Result(
         "sparse models beside LIBLINEAR's `-s 5` and `-s 6`: objective, weights, passes, CPU time "
         "and memory; passes with a quarter of the memory; the path of C",
@@ -205,6 +210,11 @@ RESULTS = {
     "torture-hostile": Result(
         "compressed bombs, concurrent writers of one output, records with forged fields",
         "torture --hostile 1200 --seed 0 --json OUT.json",
+        is_timed=False,
+    ),
+    "torture-inputs": Result(
+        "damaged input files of all formats, read by each command",
+        "torture --inputs 20000 --seed 1 --json OUT.json",
         is_timed=False,
     ),
     "torture-ranks": Result(

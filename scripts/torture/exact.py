@@ -65,8 +65,10 @@ def watch_certificates() -> Iterator[list[Certified]]:
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
     of_slice, settle, lock = Newton.certify_slice, NewtonPasses._settle, threading.Lock()
 
-    def watched_begin(self: Certifier, problem: AnyProblem, W: Any, W_alpha: Any) -> None:
-        begin(self, problem, W, W_alpha)
+    def watched_begin(
+        self: Certifier, problem: AnyProblem, W: Any, *more: Any, **options: Any
+    ) -> None:
+        begin(self, problem, W, *more, **options)
         known[id(self)] = Certified(problem, W.copy())
 
     def note(certifier: Certifier, rows: Rows, alpha: Any) -> None:

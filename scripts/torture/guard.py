@@ -191,6 +191,7 @@ def prove() -> None:
     text, numbers, too_short = np.full(80, 10, np.uint8), np.zeros(4, np.int64), np.empty(0)
     text[0] = ord("1")
     load("sbm.inputs.kernels.text").parse(
-        text, 2, 1.0, False, 0, too_short, numbers, numbers.copy(), np.empty(4, np.float32),
-        np.empty((1, 3), np.int64), np.empty((1, 4), np.int64), np.empty(1, np.uint64),
+        text, 2, 1.0, False, 0, True, True, too_short, numbers, numbers.copy(),
+        np.empty(4, np.float32), np.empty((1, 3), np.int64), np.empty((1, 4), np.int64),
+        np.zeros(7, np.int64), np.empty(1, np.uint64),
     )  # fmt: skip

@@ -7,9 +7,14 @@ import numpy as np
 from numba import njit
 
 from sbm.inputs.kernels.text import (
+    BARE,
+    BLANK,
+    FIRST_ROUNDED,
     IGNORED,
     REQUIRED,
     is_inf_or_nan,
+    is_rounded,
+    note,
     parse_number,
     parse_short_number,
 )
@@ -27,6 +32,7 @@ OUT_OF_RANGE = 7
 NO_BAR = 8
 NO_NAME = 9
 HARD = 9  # the last bit of a number is not certain, which does not matter here
+ROUNDED = 10
 
 _ENDS_WORD = np.zeros(256, np.bool_)
 _ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, space, colon, bar
@@ -143,7 +149,7 @@ def _is_blank_line(text, begin, end):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_label(text, begin, bar, bits, limit):
+def _parse_label(text, begin, bar, bits, limit, exact):
     """Parse ``[...TAB] label [importance] [base] ['tag]`` at text[begin:bar].
 
     Returns (label, importance, error code, position of the error).
@@ -177,6 +183,8 @@ def _parse_label(text, begin, bar, bits, limit):
             return label, weight, BAD_LABEL if code == BAD_VALUE else code, p
         if n == 0:
             label = x
+            if exact and abs(x) >= FIRST_ROUNDED and is_rounded(text, p, x, bits):
+                return label, weight, ROUNDED, p
         elif n == 1:
             weight = x
             if x < 0.0:
@@ -250,6 +258,7 @@ def parse(
     mask,
     skip,
     need,
+    exact,
     labels,
     weights,
     indptr,
@@ -257,6 +266,7 @@ def parse(
     values,
     names,
     errors,
+    notes,
     bits,
 ):
     """Parse whole lines; the kernel of `parse_vw`.
@@ -273,13 +283,15 @@ def parse(
         Bits of the hash that form the id.
     skip : bool
         Continue after an invalid line instead of stopping.
-    need : int
+    need, exact
         As in the kernel for LIBSVM text.
     labels, weights, indptr, ids, values : arrays, filled in place
     names : (as long as ids, or 0, 2) int64, filled in place
         Id and position of each feature in the order of the text.
     errors : (k, 3) int64, filled in place
         Line, code and position of the first k invalid lines.
+    notes : (7,) int64, zeros, filled in place
+        Of those of the kernel for LIBSVM text, the first two.
     bits : (1,) uint64
         Scratch.
 
@@ -305,6 +317,12 @@ def parse(
         end = p
         p += 1
         if bar == end and _is_blank_line(text, begin, end):
+            if need == IGNORED:
+                labels[rows], weights[rows] = np.nan, 1.0
+                rows += 1
+                indptr[rows] = nnz
+            else:
+                note(notes, BLANK, line)
             continue
         if text[end - 1] == 13:
             end -= 1
@@ -313,8 +331,10 @@ def parse(
         code = NO_BAR
         if bar < end:
             labels[rows], weights[rows], code, where = _parse_label(
-                text, begin, bar, bits, label_limit
+                text, begin, bar, bits, label_limit, exact
             )
+            if code == NO_LABEL:
+                note(notes, BARE, line)
             if need == IGNORED or (code == NO_LABEL and need != REQUIRED):
                 labels[rows], code = np.nan, OK
         if code == OK:

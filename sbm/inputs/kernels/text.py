@@ -24,12 +24,24 @@ BAD_VALUE = 6
 OUT_OF_RANGE = 7
 DUPLICATE = 8
 HARD = 9  # not an error: the number needs arbitrary precision
+ROUNDED = 10
 
 # Whether rows need a label: `LABELS` of sbm/inputs/parsing.py.
 REQUIRED = 0
 IGNORED = 2
 
+# Places in `notes`; `LineNotes` of sbm/inputs/parsing.py has the same order.
+BLANK = 0
+BARE = 1
+COMMENT = 2
+LATER_COMMENT = 3
+CHANGED = 4
+CHANGED_ID = 5
+CHANGED_BITS = 6
+
 LARGEST_LABEL = math.ldexp(2 - 2**-52, 1023)
+FIRST_ROUNDED = 2.0**53  # whole numbers from here on may not be a float64
+_EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
 LABEL = np.int64(-1)  # feature id that marks the label in the list of hard numbers
 
 
@@ -85,6 +97,7 @@ _ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
 _LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
 _TOPS = np.uint64(0x8080808080808080)
+_LOW52 = np.uint64(0x000FFFFFFFFFFFFF)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
 
@@ -353,6 +366,33 @@ def parse_number(text, p, bits, limit):
 
 
 @njit(nogil=True, error_model="numpy")
+def is_rounded(text, p, x, bits):
+    """Whether the number at text[p:] is whole, in plain digits, and not exactly its float64 x.
+
+    |x| is at least 2^53. Numbers with an exponent or a fraction are not whole. Compares the lowest
+    64 bits, which suffices up to 35 digits. `bits` is scratch of one uint64.
+    """
+    if text[p] == 43 or text[p] == 45:
+        p += 1
+    number = _U0
+    d = np.uint64(text[p]) - np.uint64(48)
+    while d <= _U9:
+        number = number * _U10 + d
+        p += 1
+        d = np.uint64(text[p]) - np.uint64(48)
+    if text[p] == 46:
+        p += 1
+        while text[p] == 48:
+            p += 1
+    if not _ends_token(text[p]):
+        return False
+    bits.view(np.float64)[0] = abs(x)
+    shift = np.int64(bits[0] >> np.uint64(52)) - 1075
+    mantissa = (bits[0] & _LOW52) | _BIT52
+    return number != (mantissa << np.uint64(shift) if shift < 64 else _U0)
+
+
+@njit(nogil=True, error_model="numpy")
 def _token_end(text, p, window, ends):
     """Return the end of the token at p: the first byte that is not above a space.
 
@@ -422,7 +462,23 @@ def is_inf_or_nan(text, p):
 
 
 @njit(nogil=True, error_model="numpy")
-def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, hard, bits):
+def parse(
+    text,
+    size,
+    limit,
+    skip,
+    need,
+    exact,
+    is_plain,
+    labels,
+    indptr,
+    ids,
+    values,
+    errors,
+    hard,
+    notes,
+    bits,
+):
     """Parse whole lines; the kernel of `parse_text`.
 
     Parameters
@@ -437,14 +493,22 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
     skip : bool
         Continue after an invalid line instead of stopping.
     need : int
-        0: every row needs a label; 1: a missing label is nan; 2: as 1, and labels need not be
-        numbers.
+        0: every row needs a label; 1: a missing label is nan; 2: as 1, labels need not be numbers,
+        and a blank line is a row.
+    exact : bool
+        Whether labels that are whole numbers have to be exact in float64.
+    is_plain : bool
+        Whether features may be in the common form; else whole numbers up to 10^8 are noted, too.
     labels, indptr, ids, values : arrays, filled in place
         `values` is written only if some value is not 1.
     errors : (k, 3) int64, filled in place
         Line, code and position of the first k invalid lines.
     hard : (h, 4) int64, filled in place
         Row, id (or `LABEL`), begin and end of each number that needs more precision.
+    notes : (7,) int64, zeros, filled in place
+        First line (from 1) that is blank and no row; first row that begins with a feature where a
+        label may be missing; first line with only a comment before a row, and after one; and of the
+        first whole number that the type of the values changes: line, feature id and bits.
     bits : (1,) uint64
         Scratch.
 
@@ -467,8 +531,15 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
         c = text[p]
         if c == 10:
             p += 1
+            if need == IGNORED:
+                labels[rows] = np.nan
+                rows += 1
+                indptr[rows] = nnz
+            else:
+                note(notes, BLANK, line)
             continue
         if c == 35:
+            note(notes, LATER_COMMENT if rows else COMMENT, line)
             while text[p] != 10:
                 p += 1
             p += 1
@@ -481,6 +552,9 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
         x, p = parse_short_number(text, begin)
         if p == 0:
             x, p, code = parse_number(text, begin, bits, LARGEST_LABEL)
+            is_large = exact and code != BAD_VALUE and abs(x) >= FIRST_ROUNDED
+            if is_large and is_rounded(text, begin, x, bits):
+                code = ROUNDED
         if code == HARD:
             if n_hard < hard.shape[0]:
                 hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
@@ -491,6 +565,8 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
             code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
         if code != OK and need != REQUIRED:
             first = _first_feature(text, begin)
+            if first == begin:
+                note(notes, BARE, line)
             if first == begin or need == IGNORED:
                 x, p, code = np.nan, first, OK
         labels[rows] = x
@@ -499,9 +575,10 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
         previous = np.int64(-1)
         ascending = True
         while code == OK:
-            p, previous, nnz, ones, window, ends = _parse_plain(
-                text, p, previous, ids, values, nnz, ones, window, ends
-            )
+            if is_plain:
+                p, previous, nnz, ones, window, ends = _parse_plain(
+                    text, p, previous, ids, values, nnz, ones, window, ends
+                )
             while _is_blank(text[p]):
                 p += 1
             c = text[p]
@@ -521,6 +598,12 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
                 code = NO_COLON if p > begin and _ends_token(text[p]) else BAD_ID
                 break
             p += 1
+            begin = p
+            while _is_blank(text[p]):
+                p += 1
+            if text[p] == 10 or text[p] == 35:
+                code = BAD_VALUE
+                break
             begin = p
             x, p, code = parse_number(text, p, bits, limit)
             if code == HARD:
@@ -544,6 +627,11 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
             ids[nnz] = key
             if not ones:
                 values[nnz] = x
+                is_changed = abs(x) > _EXACT_FLOAT32 and values[nnz] != x and x == np.floor(x)
+                if is_changed and notes[CHANGED] == 0:
+                    bits.view(np.float64)[0] = x
+                    notes[CHANGED], notes[CHANGED_ID] = line, key
+                    notes[CHANGED_BITS] = np.int64(bits[0])
             nnz += 1
         if code == OK and not ascending:
             heap_sort(ids, values, not ones, start, nnz)
@@ -569,6 +657,13 @@ def parse(text, size, limit, skip, need, labels, indptr, ids, values, errors, ha
             rows += 1
             indptr[rows] = nnz
     return rows, nnz, line, ones, n_errors, n_hard
+
+
+@njit(nogil=True, error_model="numpy")
+def note(notes, place, line):
+    """Note a line, if it is the first."""
+    if notes[place] == 0:
+        notes[place] = line
 
 
 @njit(nogil=True, error_model="numpy")

@@ -114,7 +114,7 @@ def to_html(runs: Sequence[RunFigures]) -> str:
         version=sbm.__version__,
         date=_date(time.time()),
         geometry=charts,
-        title=", ".join(run.name for run in runs),
+        title=_title(runs),
         cards=[_card(run) for run in runs],
         legend=[(k, run.name) for k, run in trained],
         panels=[(axis, _progress_charts(axis, trained)) for axis in _AXES] if trained else [],
@@ -206,6 +206,13 @@ def _summary(run: RunFigures) -> str:
 def _seconds(value: float) -> str:
     size, unit = choose_unit(value, TIME)
     return f"{value / size:.3g} {unit}"
+
+
+def _title(runs: Sequence[RunFigures]) -> str:
+    *others, last = (run.name for run in runs)
+    if not others:
+        return f"Report of {last}"
+    return f"Comparison of {', '.join(others)} and {last}"
 
 
 # ------------------------------------------------------------------------------------------ charts

@@ -149,20 +149,28 @@ class Reading:
     new_labels: bool = False
     strict: bool = False
 
-    def input_options(self) -> InputOptions:
-        """Return how to read the inputs.
+    def input_options(self, mem: int, targets: bool = False) -> InputOptions:
+        """Return how to read the inputs, in `mem` bytes; labels may be `targets`, not classes.
 
-        Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read.
+        Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read, and
+        `MemoryPlanError` if the names do not fit.
         """
         table = NameTable() if self.names else None
         if self.feature_names is not None:
             if table is None:
                 raise SettingsError("feature_names is given, but names are left out; omit one")
-            table.read(self.feature_names)
+            for share in table.read(self.feature_names):
+                items = {"interpreter": INTERPRETER, "names": table.nbytes}
+                budget = Budget(mem, "to read feature names", items)
+                if budget.left < 0:
+                    what = f"names of about {round(len(table) / share):,} features"
+                    items = {"interpreter": INTERPRETER, what: int(table.nbytes / share)}
+                    replace(budget, items=items).check(f", or leave out {self.feature_names}")
         categorical = None if self.categorical is None else tuple(self.categorical)
         return InputOptions(
             self.format, self.hash_bits, self.label, categorical, self.weight,
-            tuple(self.exclude), names=table, words=LabelWords(), strict=self.strict,
+            tuple(self.exclude), targets=targets, names=table, words=LabelWords(),
+            strict=self.strict,
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:

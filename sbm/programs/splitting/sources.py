@@ -96,7 +96,7 @@ def _names_or_chunks(
         return [], [(X, y)]
     if hasattr(inputs, "shape") or not isinstance(inputs, Iterable):
         raise DataError(
-            f"inputs is a {type(inputs).__name__}; expected file names, or arrays: "
+            f"inputs is a {type(inputs).__name__}; expected file names, a data frame, or arrays: "
             "sbm.split((X, y), STORE)"
         )
     given: Iterable[Any] = inputs
@@ -138,6 +138,20 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
         if known and found and (differ := different_columns(known, found)):
             warnings.append(f"columns differ from those of {those}: {differ}")
     return warnings
+
+
+_FEW_SKIPPED = 10  # so many invalid rows of a source are skipped in any case
+
+
+def refuse_skipped(sources: list[Source]) -> None:
+    """Raise `DataError` if most rows of a source are invalid."""
+    for source in sources:
+        skipped, rows = source.done.skipped, source.done.rows
+        if skipped > max(rows, _FEW_SKIPPED):
+            raise DataError(
+                f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid; --on-error "
+                f"skip is for a few. The first: {source.problems[0]}"
+            )
 
 
 def refuse_known_sources(

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
+from sbm.inputs.libsvm import parse_text
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
@@ -254,6 +256,7 @@ class Arrivals:
         options = self._options
         pieces = convert_sources(
             self.sources, self._pool, coded, ahead=options.parsers + 1, dtype=options.dtype,
+            parse=partial(parse_text, targets=self.labels is None or self._unlabelled),
             skip=options.skip, largest_line=options.largest_line, patience=self.patience,
         )  # fmt: skip
         for source, text in pieces:

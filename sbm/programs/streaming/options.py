@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -19,7 +20,7 @@ from sbm.inputs.text import Source
 from sbm.losses import LOSSES
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
-from sbm.units import format_label, format_number, parse_duration
+from sbm.units import format_label, format_number, parse_duration, shorten, to_whole
 
 
 def refuse_other_formats(sources: Sequence[Source]) -> None:
@@ -189,10 +190,11 @@ class StreamOptions:
         text = str(self.checkpoint_every).strip().lower()
         rows = text.removesuffix("s").removesuffix("row").strip()
         if text.endswith(("row", "rows")):
-            if rows.isdecimal() and int(rows) > 0:
+            if re.fullmatch(r"[0-9]+", rows) and 0 < to_whole(rows) < 2**63:
                 return 0.0, int(rows)
             raise SettingsError(
-                f"checkpoint_every is {self.checkpoint_every!r}; write it as 60s or 100000rows"
+                f"checkpoint_every is {shorten(repr(self.checkpoint_every))}; write it as 60s or "
+                "100000rows"
             )
         return parse_duration(self.checkpoint_every), 0
 

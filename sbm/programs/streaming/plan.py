@@ -64,6 +64,23 @@ def _text_bytes(mem: int) -> int:
     return _pieces(mem) * PIECE_BYTES
 
 
+def require_windows(mem: int, what: str, reserved: int) -> None:
+    """Check that windows of decompressors fit, before the first rows are read.
+
+    Raises `MemoryPlanError` if they do not fit beside the memory that any stream needs.
+    """
+    fixed = _fixed_parts(mem, what, reserved)
+    rest = fixed.total - fixed.items["text"]
+    replace(fixed, items=fixed.items | {"text": _with_text(mem, rest) - rest}).check()
+
+
+def _fixed_parts(mem: int, what: str, reserved: int) -> Budget:
+    """Return the memory that does not depend on the rows; see `plan_stream`."""
+    windows = {"to decompress": reserved} if reserved else {}
+    items = {"interpreter": INTERPRETER, "text": _text_bytes(mem), "overhead": OVERHEAD, **windows}
+    return Budget(mem, f"for {what}", items)
+
+
 def plan_stream(
     mem: int,
     cache_frac: float,
@@ -101,10 +118,7 @@ def plan_stream(
     share = sizes.caches * cache_frac / (1 - cache_frac)
     weight_bytes = 8 * sum(shape.outputs) * shape.copies
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
-    fixed = Budget(mem, f"for {what}", {
-        "interpreter": INTERPRETER, "text": _text_bytes(mem), "overhead": OVERHEAD,
-        **({"to decompress": reserved} if reserved else {}),
-    })  # fmt: skip
+    fixed = _fixed_parts(mem, what, reserved)
     average = max(1.0, needs.nnz / max(1, needs.rows))
     nnz = average * _SPARE_NNZ
     row = sizes.loaded + 2 * nnz * sizes.nonzero + share * (sizes.cached + nnz * sizes.nonzero)

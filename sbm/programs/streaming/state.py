@@ -53,6 +53,7 @@ from sbm.programs.streaming.plan import (
     StreamPlan,
     parsers_of,
     plan_stream,
+    require_windows,
 )
 from sbm.programs.streaming.progressive import Progressive, row_losses
 from sbm.rows import Arena, Rows
@@ -109,6 +110,8 @@ class Stream:
         record, self._inputs = opened.record, [source.path for source in sources]
         self._mem = mem = self._usable_memory()
         self._reserved = reader_memory(sources)
+        if self._reserved:  # the first rows, on which the plan is based, already take it
+            require_windows(mem, path.name, self._reserved)
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
         self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
         self._totals = Totals(**record.get("totals", {}))

@@ -51,10 +51,10 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
     DataError
         A file does not exist.
     """
-    check_options(settings)
-    refuse_newton(settings)
     if settings.penalty != "l2":
         refuse_for_sparse(settings, processes)
+    check_options(settings)
+    refuse_newton(settings)
     refuse_validation(settings, processes)
     require_weights(settings)
     if processes > 1 and settings.calibrate:
@@ -154,8 +154,11 @@ class FirstLook:
             check_weights(str(settings.weights))
         self._check_rows(names_record(sources), {} if is_numeric else None)
 
-    def at_store(self, model: Path, store: BlockStore) -> None:
+    def at_store(self, model: Path, store: BlockStore, is_read: bool) -> None:
         """Look at the data to validate and test with, given the rows of the training.
+
+        If text `is_read` into memory, which may be full now, only tables are looked at again: their
+        labels were not known before.
 
         Raises
         ------
@@ -165,8 +168,11 @@ class FirstLook:
         if self.comm.rank:
             return
         self._check_earlier(model)
+        names = names_of(store.manifest)
+        if is_read and names is None:
+            return
         known = dict(zip(store.label_names, store.labels or [], strict=False))
-        self._check_rows(names_of(store.manifest), known)
+        self._check_rows(names, known)
 
     def _check_earlier(self, model: Path) -> None:
         """Look at the run to start from, if there is one."""

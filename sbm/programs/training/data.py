@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -121,8 +122,10 @@ def open_rows(
 
 
 def _names_of(first: str, store: BlockStore) -> str:
-    """Return the names of the files that were read, or only the first one if they are many."""
+    """Return the folder or the files that were read, only the first file if they are many."""
     _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
+    if not others or os.path.isdir(first):
+        return first
     if len(others) > _MOST_NAMES:
         return f"{first} and {len(others):,} more inputs"
     return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])

@@ -39,7 +39,7 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )  # fmt: skip
-from sbm.programs.training.scales import scale_features
+from sbm.programs.training.scales import FeatureScales, scale_features
 from sbm.programs.training.setup import (
     class_counts,
     fits_newton,
@@ -182,7 +182,7 @@ class TrainingPlan:
         Bytes of the bound for the tables of rows in memory.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
-    feature_scales : list of float or None
+    feature_scales : FeatureScales or None
         See `scale_features`.
     validation : Validation or None
     may_plan_with_less : bool
@@ -208,7 +208,7 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         self.store.scaling = self.settings.scale
-        self.feature_scales: list[float] | None = None
+        self.feature_scales: FeatureScales | None = None
         self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.validation: Validation | None = None
@@ -219,6 +219,7 @@ class TrainingPlan:
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
+        self._switch: tuple[Any, bool] | None = None  # the last answer of `can_switch`
         self.compile_seconds = 0.0
         rows, ours = self.store.memory, INTERPRETER
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
@@ -291,6 +292,13 @@ class TrainingPlan:
         """Return whether Newton's method is supported and fits into memory."""
         if self.asked.solver != "auto" or self.settings.solver == "newton":
             return False
+        case = (self.settings, self.bound, self.reserved, self.validation)
+        # Planning can cost as much as a pass. Ranks have to plan at the same time.
+        if self._switch is None or self._switch[0] != case or self.comm.size > 1:
+            self._switch = (case, self._can_switch())
+        return self._switch[1]
+
+    def _can_switch(self) -> bool:
         other = replace(self.settings, solver="newton")
         if not suits_newton(other, self.store, self.comm.size):
             return False

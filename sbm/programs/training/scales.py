@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from sbm.rows import Arena, Rows
 from sbm.solver.problem import TOO_LARGE
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "differ", "scale_features"]
+__all__ = ["FEATURE_BYTES", "FeatureScales", "scale_features"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,16 +25,41 @@ FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
 _ROUNDINGS = 2.0  # of a column's mean, in the type of its values: a smaller deviation is none
 
 
+@dataclass(frozen=True)
+class FeatureScales:
+    """Scales of the frequent features in the first chunk.
+
+    Attributes
+    ----------
+    smallest, largest : float
+        The scale of a feature is its largest absolute value.
+    is_dense : bool
+        Whether all features are frequent numbers. Others are words of a table, or rare: divided by
+        its standard deviation, such a feature would be regularised much less than without scaling.
+    """
+
+    smallest: float
+    largest: float
+    is_dense: bool
+
+    @property
+    def advice(self) -> str | None:
+        """The ``--scale`` that may need fewer passes, if scales differ much; otherwise None."""
+        if self.largest <= _MOST_RATIO * self.smallest:
+            return None
+        return "std" if self.is_dense else "maxabs"
+
+
 def scale_features(
     store: BlockStore, progress: Progress, comm: Comm | None = None
-) -> list[float] | None:
+) -> FeatureScales | None:
     """Find the scales of all features for the ``scaling`` of a store, which then scales its rows.
 
     Several ranks read a part of the blocks each. Without scaling, report if scales differ much.
 
     Returns
     -------
-    list of float or None
+    FeatureScales or None
         See `feature_scales`; None with scaling.
 
     Raises
@@ -43,10 +69,10 @@ def scale_features(
     """
     if store.scaling == "none":
         found = feature_scales(store)
-        if found and differ(found):
+        if found is not None and found.advice:
             progress.stage(
-                f"values of frequent features range from {found[0]:.3g} to {found[1]:.3g} in "
-                "size; --scale std may need fewer passes and predict better"
+                f"values of frequent features range from {found.smallest:.3g} to "
+                f"{found.largest:.3g} in size; --scale {found.advice} may need fewer passes"
             )
         return found
     if store.scales is not None or store.value_type == "ones":
@@ -140,16 +166,10 @@ def _deviations(
     return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
 
 
-def differ(scales: Sequence[float] | None) -> bool:
-    """Return whether the smallest and the largest scale differ so much that advice helps."""
-    return scales is not None and scales[1] > _MOST_RATIO * scales[0]
+def feature_scales(store: BlockStore) -> FeatureScales | None:
+    """Return the scales of frequent features in the first chunk.
 
-
-def feature_scales(store: BlockStore) -> list[float] | None:
-    """Return the smallest and the largest scale of frequent features in the first chunk.
-
-    The scale of a feature is its largest absolute value. The result is None if no feature is
-    frequent, or all values are 1.
+    The result is None if no feature is frequent, or all values are 1.
     """
     here = store.blocks_here
     chunk = next(iter(store.chunks[here[0]]), None) if here else None
@@ -158,7 +178,12 @@ def feature_scales(store: BlockStore) -> list[float] | None:
     indices, values = _read(store, chunk)
     order = np.argsort(indices, kind="stable")
     firsts = np.flatnonzero(np.diff(indices[order], prepend=-1))
-    scales = np.maximum.reduceat(np.abs(values[order]), firsts)
+    values = values[order]
+    scales = np.maximum.reduceat(np.abs(values), firsts)
     counts = np.diff(np.append(firsts, chunk.nnz))
     frequent = scales[(counts >= FREQUENT * chunk.rows) & (scales > 0)]
-    return [float(frequent.min()), float(frequent.max())] if len(frequent) else None
+    if not len(frequent):
+        return None
+    is_word = (np.minimum.reduceat(values, firsts) == 1.0) & (scales == 1.0) & (counts < chunk.rows)
+    is_dense = len(frequent) == store.n_features and not is_word.any()
+    return FeatureScales(float(frequent.min()), float(frequent.max()), is_dense)

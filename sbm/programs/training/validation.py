@@ -309,7 +309,9 @@ class Validation:
         words = LabelWords(
             numbers, "labels of the training data", "convert them", may_be_numbers=True
         )
-        sources = sources_of(path, names_of(store.manifest), words=words)
+        sources = sources_of(
+            path, names_of(store.manifest), words=words, targets=not self._is_classes
+        )
         if sources and names_record(sources):
             prepare("names", "float64", self._progress)
         table = IdTable(store.read_feature_ids())

@@ -83,12 +83,13 @@ class Tuning:
         begin = time.monotonic()
         if begin - self._committed < self._commit_after:
             return
-        self._commit()
+        self.commit()
         took = time.monotonic() - begin
         self._committed = begin + took
         self._commit_after = max(training.COMMIT_SECONDS, training.COMMIT_SHARE * took)
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Write a checkpoint; call it between two passes."""
         place, state = snapshot(self.engine)
         tuning = {
             "passes": self.passes,
