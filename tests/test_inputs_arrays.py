@@ -181,6 +181,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("indptr", None, "no array indptr"),
     ("indices", b"lzma", "unknown compression"),
     ("data", npy(np.ones(2)).replace(b"False", b"F(lse"), "damaged"),
+    ("data", npy(np.ones(2)).replace(b"'<f8'", b"'(,)'"), "header of data is invalid"),
     ("y", np.ones(3), "3 labels, but 2 rows"),
     ("format", np.array(b"csc"), "csc format"),
     ("indices", np.array([1, -2]), "row 2: .*id that is negative"),

@@ -10,7 +10,6 @@ are read in parallel, one piece at a time, so memory does not depend on the file
 import contextlib
 import io
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -30,7 +29,7 @@ _MOST_HEADER = 10_000  # most characters of an array header
 _LONGEST = 300  # characters of a message of zipfile or NumPy
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
-    zlib.error, tokenize.TokenError,
+    zlib.error,
 )  # fmt: skip
 
 
@@ -62,7 +61,10 @@ class _Column:
         }.get(version)
         if header is None:
             raise ValueError(f"{name} has unknown NumPy format version {version}")
-        shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
+        try:
+            shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
+        except Exception as error:  # NumPy reads it as Python text, with errors of any kind
+            raise ValueError(f"the header of {name} is invalid: {error}") from error
         if "U" in kinds:
             self._check_labels(shape, kinds)
         elif len(shape) != 1 or shape[0] < 0 or self._dtype.kind not in kinds:
