@@ -6,7 +6,6 @@ import functools
 import re
 import reprlib
 from collections.abc import Callable, Mapping
-from html import escape
 from typing import Any, TypeVar, cast
 
 from sbm.errors import SbmError
@@ -117,6 +116,8 @@ class Report(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
+        from html import escape
+
         cells = [f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self._shown()]
         return f"<table>{''.join(cells)}</table>{escape(''.join(self._more()))}"
 

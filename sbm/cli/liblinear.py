@@ -221,7 +221,7 @@ def refuse_their_model(data: Sequence[str], has_no_output: bool) -> None:
     if not first or not has_no_output or not any(map(os.path.exists, first)):
         return
     from sbm.inputs.formats import names_format
-    from sbm.inputs.remote import is_remote
+    from sbm.inputs.urls import is_remote
 
     is_other = glob.has_magic(last) or is_remote(last) or names_format(last)
     is_missing = not (os.path.lexists(last) or is_other)

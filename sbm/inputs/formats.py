@@ -20,10 +20,10 @@ from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
-from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
-from sbm.inputs.remote import fetch, is_remote, without_query
 from sbm.inputs.table import read_header, read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
+from sbm.inputs.urls import MEMORY as REMOTE_MEMORY
+from sbm.inputs.urls import is_remote, without_query
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import refuse_unknown
@@ -137,6 +137,8 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
             )
         if found.name in ARROW:
             if is_remote(source.name):
+                from sbm.inputs.remote import fetch
+
                 source.copy = fetch(source.name, f".{found.name}", source.size)
             find_layout(source)
         elif is_remote(source.name):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.inputs.remote import without_query
+from sbm.inputs.urls import without_query
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock

@@ -20,7 +20,7 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
-from sbm.inputs.remote import remote_terms
+from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model

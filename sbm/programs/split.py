@@ -39,8 +39,8 @@ from sbm.inputs.formats import (
 )  # fmt: skip
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
+from sbm.inputs.urls import is_remote, remote_terms
 from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch

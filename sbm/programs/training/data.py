@@ -12,8 +12,8 @@ from typing import Any
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import clock
 from sbm.errors import SettingsError
-from sbm.inputs.remote import is_remote, without_query
 from sbm.inputs.text import holds_tables
+from sbm.inputs.urls import is_remote, without_query
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
