@@ -49,7 +49,7 @@ from sbm.rows import Rows, require_matrix
 from sbm.settings import Settings, match_weights
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.store.files import temporary_folder
-from sbm.units import format_size
+from sbm.units import format_size, list_some
 
 try:
     from joblib import effective_n_jobs
@@ -525,7 +525,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         if unknown and None in weights:  # in a fold, labels may be missing
             raise SettingsError(
                 f"class_weight names label {unknown[0]!r}, but the labels are "
-                f"{', '.join(map(repr, labels[:6]))}" + (", ..." if len(labels) > 6 else "")
+                f"{list_some(list(map(repr, labels)))}"
             )
         return {float(k): weight for k, weight in enumerate(weights) if weight is not None}
 

@@ -14,7 +14,7 @@ from sbm.settings import Settings, match_weights, nearest
 from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
-from sbm.units import format_label, format_number
+from sbm.units import format_label, format_number, list_some
 
 __all__ = [
     "Labelled",
@@ -198,7 +198,7 @@ def _class_weights(
         shown = [text for _, text in sorted(zip(labels, texts, strict=True))]
         raise SettingsError(
             f"class_weight names label {format_label(unknown[0])}, but the labels are "
-            f"{', '.join(shown[:6])}" + (", ..." if len(shown) > 6 else "")
+            f"{list_some(shown)}"
         )
     return [1.0 if weight is None else weight for weight in weights]
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from sbm.errors import DataError
 from sbm.inputs.urls import RANGE, SCHEME, Terms, current_terms, without_query
-from sbm.units import count
+from sbm.units import count, first_line
 
 _LISTING = 4 * RANGE  # most bytes that fsspec reads as a whole, such as a list of files
 _TRIES = 6  # of a range
@@ -69,7 +69,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         web = {scheme: options for scheme in schemes if scheme in _WEB}
         fs, path = fsspec.core.url_to_fs(url, **web)
     except (ValueError, ImportError, OSError) as error:
-        raise DataError(f"cannot read {url}: {_first_line(error)}") from error
+        raise DataError(f"cannot read {url}: {first_line(error)}") from error
     return fs, str(path)
 
 
@@ -90,10 +90,6 @@ async def _client(**options: Any) -> Any:
     headers = {**(options.get("headers") or {}), "Accept-Encoding": "identity"}
     options |= {"headers": headers, "auto_decompress": False, "response_class": Answer}
     return aiohttp.ClientSession(**options)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 # --------------------------------------------------------------------------------------- waiting
@@ -195,7 +191,7 @@ def _diagnose(caught: Exception, is_first: bool) -> tuple[str, int, BaseExceptio
     error = _reason(caught)
     if isinstance(error, FileNotFoundError):
         return "not found", 1, error
-    what = _first_line(error)
+    what = first_line(error)
     with contextlib.suppress(ImportError):
         import aiohttp
 
@@ -206,7 +202,7 @@ def _diagnose(caught: Exception, is_first: bool) -> tuple[str, int, BaseExceptio
         if isinstance(error, aiohttp.InvalidURL):
             return "the URL is invalid", 1, error
         if isinstance(error, aiohttp.ClientResponseError):  # no HTTP, or headers without end
-            what = _first_line(Exception(error.message))
+            what = first_line(error.message)
             return f"the answer is not valid HTTP ({what})", 1, error
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", what)
@@ -312,7 +308,7 @@ class _WebFile:
             raise
         except (aiohttp.ClientError, OSError) as error:
             is_end = isinstance(error, aiohttp.ClientPayloadError)
-            why = "the connection was closed" if is_end else _first_line(error)
+            why = "the connection was closed" if is_end else first_line(error)
         raise DataError(
             f"cannot read {self._url}: it broke off after {begin + len(part):,} bytes ({why}), and "
             "the server cannot continue there, because it does not support ranges; run the "

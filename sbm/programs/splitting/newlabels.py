@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.text import Source
-from sbm.units import format_number
+from sbm.units import format_number, list_some
 
-_NAMED = 6  # most labels in a message
 _FEW, _MANY = 20, 1000  # labels
 
 
@@ -116,7 +115,7 @@ class NewLabels:
         """Return the error after `look` has refused a source."""
         row, new = self._first or (0, next(iter(self._here - self._before)))
         texts = [self._text(label) for label in sorted(self._before)]
-        known = ", ".join(texts[:_NAMED]) + (", ..." if len(texts) > _NAMED else "")
+        known = list_some(texts)
         found = f"{source.shown}: row {row + 1} has the label {self._text(new)}, but the labels of"
         if self._store:
             return DataError(
