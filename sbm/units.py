@@ -101,6 +101,17 @@ def cut(sentence: str, most: int = 800) -> str:
     return sentence if len(sentence) <= most else f"{sentence[:half]} ... {sentence[-half:]}"
 
 
+def as_typed(value: object) -> str:
+    """Return the value of an option as it is typed."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{label}={as_typed(weight)}" for label, weight in value.items())
+    return format_number(value) if isinstance(value, int | float) else str(value)
+
+
 def format_label(label: float | str) -> str:
     """Format a label, which is a number or a word."""
     return label if isinstance(label, str) else format_number(label)
