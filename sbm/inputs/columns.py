@@ -131,12 +131,12 @@ class Columns:
         if options.labels is False:
             ignored, label = ignored | {label}, -1
         text = {places[name] for name in options.categorical or () if name in places}
-        columns_of = cls(
+        chosen = cls(
             names, label, weight, frozenset(ignored), frozenset(text), _NONE, options, place
         )
-        columns_of._refuse_different(place)
-        columns_of._refuse_missing(place)
-        return columns_of
+        chosen._refuse_different()
+        chosen._refuse_missing()
+        return chosen
 
     @classmethod
     def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
@@ -147,12 +147,12 @@ class Columns:
         DataError
             Also if two names have the same id.
         """
-        columns_of = cls.find(names, options, place)
+        chosen = cls.find(names, options, place)
         assert options.hash_bits is not None
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
-        columns_of = replace(columns_of, ids=ids)
-        columns_of._refuse_collisions(place)
-        return columns_of
+        chosen = replace(chosen, ids=ids)
+        chosen._refuse_collisions()
+        return chosen
 
     def _features(self) -> list[int]:
         others = {self.label, self.weight, *self.ignored}
@@ -163,28 +163,28 @@ class Columns:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
 
-    def _refuse_different(self, place: str) -> None:
+    def _refuse_different(self) -> None:
         """With `strict`, raise `DataError` if the features are not those of the tables before."""
         options = self.options
         known = options.usual or options.columns or tuple(options.kinds)
         if options.strict and known and (differ := different_columns(known, self.features)):
             raise DataError(
-                f"{place}: columns differ from those of {options.whose}: {differ}; mend the file, "
-                "or leave out --strict"
+                f"{self.place}: columns differ from those of {options.whose}: {differ}; mend the "
+                "file, or leave out --strict"
             )
 
-    def _refuse_missing(self, place: str) -> None:
+    def _refuse_missing(self) -> None:
         """Raise `DataError` if a feature of the tables before has no column."""
         missing = [name for name in self.options.kinds if name not in self.names]
         if missing and self.options.labels is True:
             raise DataError(
-                f"{place}: found no column {missing[0]}, which earlier data have; add it, or leave "
-                f"it out of all files with --exclude {missing[0]}"
+                f"{self.place}: found no column {missing[0]}, which earlier data have; add it, or "
+                f"leave it out of all files with --exclude {missing[0]}"
             )
         for name in self.features:
             self.options.kinds.setdefault(name, None)
 
-    def _refuse_collisions(self, place: str) -> None:
+    def _refuse_collisions(self) -> None:
         """Raise `DataError` if two columns have the same id."""
         chosen = self._features()
         names, ids = self.features, self.ids[chosen]
@@ -196,8 +196,8 @@ class Columns:
         more = range((self.options.hash_bits or 0) + 1, MOST_HASH_BITS + 1)
         bits = next((b for b in more if len(np.unique(hash_names(raw, b))) == len(raw)), None)
         raise DataError(
-            f"{place}: columns {shorten(names[one])} and {shorten(names[other])} have the same id "
-            f"with --hash-bits {self.options.hash_bits}; "
+            f"{self.place}: columns {shorten(names[one])} and {shorten(names[other])} have the "
+            f"same id with --hash-bits {self.options.hash_bits}; "
             + ("rename one" if bits is None else f"use --hash-bits {bits}")
         )
 
