@@ -272,6 +272,7 @@ def check_options(settings: Settings) -> None:
         There is one.
     """
     loss = LOSSES[settings.loss]
+    has_classes = choose_task(settings, loss) == "classification"
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
             f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
@@ -282,7 +283,7 @@ def check_options(settings: Settings) -> None:
             f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
             f"{' or '.join(_SPARSE)}"
         )
-    if settings.positive is not None and choose_task(settings, loss) != "classification":
+    if settings.positive is not None and not has_classes:
         raise SettingsError(f"positive does not apply to {loss.name}, which has no classes")
     if settings.positive is not None and loss.joint:
         raise SettingsError(
@@ -301,7 +302,6 @@ def check_options(settings: Settings) -> None:
         raise SettingsError(
             f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
-    has_classes = choose_task(settings, loss) == "classification"
     if settings.class_weight and not has_classes:
         raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if settings.calibrate and loss.name == "log_loss":
