@@ -178,14 +178,14 @@ class _Linear(BaseEstimator):
     ) -> Iterator[BlockStore]:
         """Open the store at a path, or read text, a table or rows."""
         rows: Any = [(X, y)]
-        dtype = self.dtype
+        dtype, columns = self.dtype, {name: value for name, value in columns.items() if value}
         if _is_path(X):
             if not isinstance(y, str | None):
                 raise DataError(
                     f"y must be None if X is a path, or the name of a column; {X} contains the "
                     "labels"
                 )
-            columns = {name: value for name, value in {**columns, "label": y}.items() if value}
+            columns |= {"label": y} if y else {}
             if (Path(X) / MANIFEST).is_file():
                 if columns:
                     raise DataError(
@@ -195,7 +195,6 @@ class _Linear(BaseEstimator):
                 return
             rows = os.fspath(X)
         else:
-            columns = {name: value for name, value in columns.items() if value}
             if columns:
                 name = next(iter(columns))
                 raise DataError(f"{name} applies to the path of a table; X is {type(X).__name__}")

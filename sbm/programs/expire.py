@@ -168,7 +168,8 @@ def _named(
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]
         for generation in gone:
-            if _meant(missing[0], before := {s["name"] for s in generation["sources"]}) in before:
+            dropped = {source["name"] for source in generation["sources"]}
+            if _meant(missing[0], dropped) in dropped:
                 raise DataError(
                     f"{missing[0]} was already dropped from {folder} at "
                     f"{generation['expired']['at']}; leave it out, or use --if-any"
