@@ -275,7 +275,7 @@ def match_weights(
     weights : list of float or None
         None for labels without a weight.
     unknown : list
-        What is given, but is no label.
+        Keys of `given` that are no label.
 
     Raises
     ------

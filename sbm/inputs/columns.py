@@ -26,10 +26,11 @@ _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
-# A column of so many distinct cells, with more than so many words each, is text.
-_FEWEST_TEXTS, _WORDS_OF_TEXT = 10, 4
+# A column is raw text if it has at least this many cells, most of them are distinct, and a distinct
+# one has more words than this on average.
+_FEWEST_TEXTS, _DISTINCT_SHARE, _WORDS_OF_TEXT = 10, 0.9, 4
 _SHOWN = 6  # names listed from either end of many
-_MOST_COMPARED = 20_000  # names
+_MOST_COMPARED = 20_000  # names to search for the nearest; more would take seconds
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ class Cells:
     def __post_init__(self) -> None:
         """Raise `DataError` if a code lies outside its dictionary."""
         if self.codes.min(initial=-1) < -1 or self.codes.max(initial=-1) >= len(self.words):
-            raise DataError(f"found a code that is not of the {len(self.words)} words of a column")
+            raise DataError(f"found a code outside the {len(self.words)} words of a column")
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ class Columns:
         known = options.usual or options.columns or tuple(options.kinds)
         if options.strict and known and (differ := different_columns(known, self.features)):
             raise DataError(
-                f"{self.place}: columns differ from those of {options.whose}: {differ}; mend the "
-                "file, or leave out --strict"
+                f"{self.place}: columns differ from those of {options.whose}: {differ}; correct "
+                "the file, or leave out --strict"
             )
 
     def _refuse_missing(self) -> None:
@@ -283,7 +284,7 @@ class Columns:
         )  # fmt: skip
 
     def _refuse_texts(self, k: int, words: list[bytes], n: int) -> None:
-        """Raise `DataError` if the only feature is a text in the first rows, each another one.
+        """Raise `DataError` if the only feature is raw text, judged by the first rows.
 
         Parameters
         ----------
@@ -298,7 +299,8 @@ class Columns:
             return
         self.is_begun.append(True)
         n_words = sum(len(word.split()) for word in words)
-        if n >= _FEWEST_TEXTS and len(words) > 0.9 * n and n_words > _WORDS_OF_TEXT * len(words):
+        is_distinct = n >= _FEWEST_TEXTS and len(words) > _DISTINCT_SHARE * n
+        if is_distinct and n_words > _WORDS_OF_TEXT * len(words):
             raise DataError(
                 f"{self.place}: column {self.names[k]}, the only feature, holds texts. Raw text is "
                 "not read; turn it into features first (see Raw text in docs/inputs.md)"
@@ -337,7 +339,7 @@ class Columns:
 
 
 def no_column(name: str, names: Sequence[str], option: str) -> str:
-    """Return what is said if an option names a column that a table does not have."""
+    """Return the words for a column that an option names and a table does not have."""
     near = nearest(name, names) if len(names) <= _MOST_COMPARED else ""
     return f"no column {shorten(name)!r} for {option}{near or f' among {listed(names)}'}"
 

@@ -78,7 +78,7 @@ class _Column:
         if self._dtype.kind not in kinds or not self.itemsize:
             raise DataError(
                 f"{self.path}: {self.name} has dtype {self._dtype}; expected numbers or strings, "
-                "as of y.astype(str)"
+                "such as y.astype(str)"
             )
 
     @property

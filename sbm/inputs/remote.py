@@ -117,7 +117,7 @@ os.register_at_fork(after_in_child=_loop.cache_clear)
 
 
 class _Daemons(concurrent.futures.ThreadPoolExecutor):
-    """Makes each call in a thread of its own; the process does not wait for it at its end."""
+    """Makes each call in a thread of its own, for which the process does not wait when it ends."""
 
     def submit(
         self, function: Callable[..., T], /, *arguments: Any, **named: Any

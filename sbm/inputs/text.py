@@ -404,7 +404,7 @@ class _Unpacked(io.RawIOBase):
         return self._source.is_over
 
     def is_idle(self, n_lines: int) -> bool:
-        """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
+        """Whether this is a pipe, all its `n_lines` lines were taken, and no data is ready."""
         return n_lines >= self.n_lines and is_idle(self._raw)
 
 

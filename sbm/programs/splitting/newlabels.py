@@ -17,11 +17,13 @@ from sbm.errors import DataError
 from sbm.inputs.text import Source
 from sbm.units import format_number, list_some
 
-_FEW, _MANY = 20, 1000  # labels
+# Up to _FEW whole numbers are classes, and more than _MANY are targets. In between, they are
+# targets if they have fewer than two rows each on average.
+_FEW, _MANY = 20, 1000
 
 
 def look_like_targets(labels: Sequence[float], counts: Sequence[int]) -> bool:
-    """Return whether labels with these row counts are rather numbers to predict than classes."""
+    """Return whether labels with these row counts look like targets, not classes."""
     n = len(labels)
     is_whole = all(float(label).is_integer() for label in labels)
     return not is_whole or n > _MANY or (n > _FEW and 2 * n > sum(counts))
