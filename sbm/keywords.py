@@ -6,7 +6,6 @@ import functools
 import re
 import reprlib
 from collections.abc import Callable, Mapping
-from html import escape
 from typing import Any, TypeVar, cast
 
 from sbm.errors import SbmError
@@ -26,8 +25,9 @@ _FLAGS = {
     "fresh": "resume=False", "no_shuffle": "shuffle=False",
     "no_names": "names=False", "no_labels": "labels=False",
 }  # fmt: skip
-_OTHER_NAMES = {"source": "sources", "png": "png"}
+_OTHER_NAMES = {"source": "sources"}  # keywords of options that may be repeated
 _NO_KEYWORDS = ("launch", "json")  # of the command line only
+# Options after the name of another program are not those of sbm.
 _OTHER_PROGRAM = re.compile(r"\b(curl|mpiexec|pip|xzcat|zstdcat)\b[^;,()]*$")
 # Argument that -o stands for.
 _OUTPUTS = {"split": "store", "predict": "output", "cat": "output", "export": "output",
@@ -39,6 +39,7 @@ _WORDS = {
 }
 _MOST_KEYS, _MOST_TEXT = 12, 80  # of a report, as it is shown
 _NUMBER = re.compile(r"[0-9][0-9.,]*(e[+-]?[0-9]+)?%?")
+# A setting that a message begins with: "max_passes is 0; ..."
 _SUBJECT = re.compile(r"(\w+)(?= (is|has|needs|names|does|applies)\b)")
 _SIZE = re.compile(r"([0-9][0-9.]*) ?([kMGT]B)\b")
 _PATH = r"[\w/{}.-]*[/.][\w/{}.-]*[\w}]"  # of a file, in a sentence
@@ -75,7 +76,7 @@ def in_python(sentence: str, names: Mapping[str, str] | None = None, command: st
         parts += [sentence[end : match.start()], shown]
         end = len(sentence) - len(rest)
     sentence = "".join([*parts, sentence[end:]])
-    subject = _SUBJECT.match(sentence)  # "max_passes is 0; ..."
+    subject = _SUBJECT.match(sentence)
     if subject and subject[1] in names:
         sentence = names[subject[1]].partition("=")[0] + sentence[subject.end() :]
     return _COMMAND.sub(_call, sentence)
@@ -117,6 +118,8 @@ class Report(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
+        from html import escape
+
         cells = [f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self._shown()]
         return f"<table>{''.join(cells)}</table>{escape(''.join(self._more()))}"
 

@@ -275,25 +275,25 @@ def match_weights(
     weights : list of float or None
         None for labels without a weight.
     unknown : list
-        What is given, but is no label.
+        Keys of `given` that are no label.
 
     Raises
     ------
     SettingsError
         A label has two weights, or a weight is no number of at least 0.
     """
-    texts, numbers = [str(label) for label in labels], [_number_of(label) for label in labels]
+    texts, numbers = [str(label) for label in labels], [number_of(label) for label in labels]
     weights: list[float | None] = [None] * len(texts)
     unknown = []
     for key, weight in given.items():
-        text, number = format_label(key) if isinstance(key, float) else str(key), _number_of(key)
+        text, number = format_label(key) if isinstance(key, float) else str(key), number_of(key)
         same = [k for k, known in enumerate(texts) if text == known]
         same = same or [k for k, known in enumerate(numbers) if number == known]
         for k in same:
             if weights[k] is not None:
                 raise SettingsError(f"class_weight has label {texts[k]} twice; give it once")
-            weights[k] = _number_of(weight)
-            if not _is_not_negative(_number_of(weight)):
+            weights[k] = number_of(weight)
+            if not _is_not_negative(number_of(weight)):
                 raise SettingsError(
                     f"class_weight of label {texts[k]} is {weight!r}; it must be 0 or a finite "
                     "positive number"
@@ -302,7 +302,7 @@ def match_weights(
     return weights, unknown
 
 
-def _number_of(label: Any) -> float:
+def number_of(label: Any) -> float:
     """Return the value of a label, which may be a text; nan if it is no number."""
     try:
         return float(label)

@@ -49,7 +49,7 @@ from sbm.rows import Rows, require_matrix
 from sbm.settings import Settings, match_weights
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.store.files import temporary_folder
-from sbm.units import format_size
+from sbm.units import format_size, list_some
 
 try:
     from joblib import effective_n_jobs
@@ -178,14 +178,14 @@ class _Linear(BaseEstimator):
     ) -> Iterator[BlockStore]:
         """Open the store at a path, or read text, a table or rows."""
         rows: Any = [(X, y)]
-        dtype = self.dtype
+        dtype, columns = self.dtype, {name: value for name, value in columns.items() if value}
         if _is_path(X):
             if not isinstance(y, str | None):
                 raise DataError(
                     f"y must be None if X is a path, or the name of a column; {X} contains the "
                     "labels"
                 )
-            columns = {name: value for name, value in {**columns, "label": y}.items() if value}
+            columns |= {"label": y} if y else {}
             if (Path(X) / MANIFEST).is_file():
                 if columns:
                     raise DataError(
@@ -195,7 +195,6 @@ class _Linear(BaseEstimator):
                 return
             rows = os.fspath(X)
         else:
-            columns = {name: value for name, value in columns.items() if value}
             if columns:
                 name = next(iter(columns))
                 raise DataError(f"{name} applies to the path of a table; X is {type(X).__name__}")
@@ -524,7 +523,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
         if unknown and None in weights:  # in a fold, labels may be missing
             raise SettingsError(
                 f"class_weight names label {unknown[0]!r}, but the labels are "
-                f"{', '.join(map(repr, labels[:6]))}" + (", ..." if len(labels) > 6 else "")
+                f"{list_some(list(map(repr, labels)))}"
             )
         return {float(k): weight for k, weight in enumerate(weights) if weight is not None}
 

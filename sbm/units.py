@@ -17,9 +17,10 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * k) for k, unit in enumerate("KMGT", 1)}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
+# Control characters in names could move the cursor of a terminal, or worse.
+CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160))}
+CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160))}
-_CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 _LEAST_SIZE = 10_000  # bytes; a smaller size without a unit is likely a mistake
 
 
@@ -79,14 +80,36 @@ def to_whole(digits: str) -> int:
 
 def shorten(text: str, most: int = 60) -> str:
     """Return a text for a message: at most `most` characters, with control characters escaped."""
-    text = text.translate(_CONTROLS)
+    text = text.translate(CONTROLS)
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
+
+
+def first_line(error: object, most: int = 300) -> str:
+    """Return the first line of another library's error, or the name of its type if it has none."""
+    lines = str(error).splitlines()
+    return lines[0][:most] if lines else type(error).__name__
+
+
+def list_some(texts: Sequence[str], most: int = 6) -> str:
+    """Return the first of some texts, separated by commas, with ``...`` if there are more."""
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 def cut(sentence: str, most: int = 800) -> str:
     """Return a message without its middle if it is very long: it may quote a whole document."""
     half = most // 2
     return sentence if len(sentence) <= most else f"{sentence[:half]} ... {sentence[-half:]}"
+
+
+def as_typed(value: object) -> str:
+    """Return the value of an option as it is typed."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{label}={as_typed(weight)}" for label, weight in value.items())
+    return format_number(value) if isinstance(value, int | float) else str(value)
 
 
 def format_label(label: float | str) -> str:

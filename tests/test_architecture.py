@@ -275,3 +275,14 @@ def test_command_line_starts_without_heavy_imports():
     )
     done = finished([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.process
+def test_programs_start_without_heavy_imports():
+    code = (
+        "import sys, sbm.programs.train, sbm.programs.predict, sbm.programs.stream\n"
+        "heavy = ('numba', 'asyncio', 'fsspec', 'pyarrow', 'pandas', 'tqdm', 'jinja2')\n"
+        "print([m for m in heavy if m in sys.modules])\n"
+    )
+    done = finished([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

@@ -23,6 +23,7 @@ STARTS_AGAIN = "no partial files were left"
 RESUMES = "run the same command to resume from the last checkpoint, if there is one"
 
 
+# Begin of a line in a list of facts: a right-aligned name, or blanks under it.
 _LABEL = re.compile(r" *[\w ]*?\w(: |  )| {20}")
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
@@ -171,7 +172,7 @@ def _wrapped(line: str, width: int) -> list[str]:
     """Return a line in pieces that fit a terminal; one of width 0 is no terminal."""
     if not width or len(line) <= width or "\t" in line:
         return [line]
-    label = _LABEL.match(line)  # of a list of facts, right-aligned
+    label = _LABEL.match(line)
     indent = " " * (len(label[0]) if label else 2)
     return textwrap.wrap(
         line, max(width, 40), subsequent_indent=indent, break_long_words=False,

@@ -415,7 +415,7 @@ def stream(
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.inputs.nametable import LabelWords
-    from sbm.inputs.remote import remote_terms
+    from sbm.inputs.urls import remote_terms
     from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job

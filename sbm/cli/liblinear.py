@@ -202,14 +202,10 @@ def other_option(command: str, option: str) -> str:
 
 def is_model(name: str) -> bool:
     """Whether a file is a model of sbm or LIBLINEAR, by its first bytes."""
-    import sbm.models.liblinear  # noqa: F401  adds its reader
-    from sbm.models.model import READERS
+    from sbm.models.model import READERS, first_word
     from sbm.store.container import is_container
 
-    if is_container(Path(name)) or not os.path.isfile(name):
-        return os.path.isfile(name)
-    with open(name, "rb") as file:
-        return file.readline(64).split()[:1] in [[word] for word in READERS]
+    return is_container(Path(name)) or first_word(Path(name)) in READERS
 
 
 def refuse_their_model(data: Sequence[str], has_no_output: bool) -> None:
@@ -221,7 +217,7 @@ def refuse_their_model(data: Sequence[str], has_no_output: bool) -> None:
     if not first or not has_no_output or not any(map(os.path.exists, first)):
         return
     from sbm.inputs.formats import names_format
-    from sbm.inputs.remote import is_remote
+    from sbm.inputs.urls import is_remote
 
     is_other = glob.has_magic(last) or is_remote(last) or names_format(last)
     is_missing = not (os.path.lexists(last) or is_other)

@@ -14,11 +14,9 @@ from typing import Any, TextIO, cast
 
 from sbm.engine.progress import Progress, pass_line, pass_title, score_text
 from sbm.errors import SbmError
-from sbm.units import format_size
+from sbm.units import CONTROLS, format_size
 
-# Control characters in names could move the cursor of a terminal, or worse; a line is a line.
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) != "\t"}
-_CONTROLS |= {ord("\n"): "\\n"}
+_CONTROLS = {c: shown for c, shown in CONTROLS.items() if c != ord("\t")}
 
 
 def echo(text: str) -> None:

@@ -52,7 +52,7 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
     return name + WEIGHTED if weighted or settings.weights is not None else name
 
 
-_ready: set[tuple[object, ...]] = set()  # see `is_ready`
+_ready: set[tuple[object, ...]] = set()  # arguments for which `is_ready` returned true
 
 
 def prepare(command: str, value_type: str, progress: Progress) -> None:

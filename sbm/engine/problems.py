@@ -14,7 +14,7 @@ from sbm.settings import Settings, match_weights, nearest
 from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
 from sbm.store.blocks import BlockStore, kept_generations, names_of
-from sbm.units import format_label, format_number
+from sbm.units import format_label, format_number, list_some
 
 __all__ = [
     "Labelled",
@@ -198,7 +198,7 @@ def _class_weights(
         shown = [text for _, text in sorted(zip(labels, texts, strict=True))]
         raise SettingsError(
             f"class_weight names label {format_label(unknown[0])}, but the labels are "
-            f"{', '.join(shown[:6])}" + (", ..." if len(shown) > 6 else "")
+            f"{list_some(shown)}"
         )
     return [1.0 if weight is None else weight for weight in weights]
 
@@ -272,6 +272,7 @@ def check_options(settings: Settings) -> None:
         There is one.
     """
     loss = LOSSES[settings.loss]
+    has_classes = choose_task(settings, loss) == "classification"
     if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
         raise SettingsError(
             f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
@@ -282,7 +283,7 @@ def check_options(settings: Settings) -> None:
             f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
             f"{' or '.join(_SPARSE)}"
         )
-    if settings.positive is not None and choose_task(settings, loss) != "classification":
+    if settings.positive is not None and not has_classes:
         raise SettingsError(f"positive does not apply to {loss.name}, which has no classes")
     if settings.positive is not None and loss.joint:
         raise SettingsError(
@@ -301,7 +302,6 @@ def check_options(settings: Settings) -> None:
         raise SettingsError(
             f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
         )
-    has_classes = choose_task(settings, loss) == "classification"
     if settings.class_weight and not has_classes:
         raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
     if settings.calibrate and loss.name == "log_loss":

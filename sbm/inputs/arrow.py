@@ -22,7 +22,7 @@ from sbm.inputs.columns import Cells, Columns, no_column
 from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, as_floats
 from sbm.inputs.text import Source
-from sbm.units import shorten
+from sbm.units import first_line, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,6 @@ _READ = 1 << 16  # bytes per read of a column
 _PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
-_LONGEST = 300  # characters of a message of pyarrow
 _MOST_KINDS = 3  # of cells named in a message
 _CELL = 16  # bytes of a cell of a data frame, for progress
 
@@ -129,7 +128,7 @@ def _noting_damage(source: Source) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names
-        what = str(error).splitlines()[0][:_LONGEST] if str(error) else type(error).__name__
+        what = first_line(error)
         if source.chunks is not None:
             raise DataError(f"{source.name}: cannot read the data frame ({what})") from error
         raise DataError(
@@ -200,7 +199,7 @@ def _validate(batch: pa.RecordBatch, name: str, first: int) -> None:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        what = str(error).splitlines()[0][:_LONGEST]
+        what = first_line(error)
         for k, column in enumerate(batch.schema.names):
             what = what.replace(f"In column {k}: Invalid: ", f"column {column}: ", 1)
         raise DataError(

@@ -26,10 +26,11 @@ _LABELS = ("label", "y", "target")  # default names of the label column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
-# A column of so many distinct cells, with more than so many words each, is text.
-_FEWEST_TEXTS, _WORDS_OF_TEXT = 10, 4
+# A column is raw text if it has at least this many cells, most of them are distinct, and a distinct
+# one has more words than this on average.
+_FEWEST_TEXTS, _DISTINCT_SHARE, _WORDS_OF_TEXT = 10, 0.9, 4
 _SHOWN = 6  # names listed from either end of many
-_MOST_COMPARED = 20_000  # names
+_MOST_COMPARED = 20_000  # names to search for the nearest; more would take seconds
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 _Floats = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ class Cells:
     def __post_init__(self) -> None:
         """Raise `DataError` if a code lies outside its dictionary."""
         if self.codes.min(initial=-1) < -1 or self.codes.max(initial=-1) >= len(self.words):
-            raise DataError(f"found a code that is not of the {len(self.words)} words of a column")
+            raise DataError(f"found a code outside the {len(self.words)} words of a column")
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,12 @@ class Columns:
         if options.labels is False:
             ignored, label = ignored | {label}, -1
         text = {places[name] for name in options.categorical or () if name in places}
-        columns_of = cls(
+        chosen = cls(
             names, label, weight, frozenset(ignored), frozenset(text), _NONE, options, place
         )
-        columns_of._refuse_different(place)
-        columns_of._refuse_missing(place)
-        return columns_of
+        chosen._refuse_different()
+        chosen._refuse_missing()
+        return chosen
 
     @classmethod
     def of(cls, names: list[str], options: InputOptions, place: str) -> "Columns":
@@ -147,12 +148,12 @@ class Columns:
         DataError
             Also if two names have the same id.
         """
-        columns_of = cls.find(names, options, place)
+        chosen = cls.find(names, options, place)
         assert options.hash_bits is not None
         ids = hash_names([as_bytes(name) for name in names], options.hash_bits)
-        columns_of = replace(columns_of, ids=ids)
-        columns_of._refuse_collisions(place)
-        return columns_of
+        chosen = replace(chosen, ids=ids)
+        chosen._refuse_collisions()
+        return chosen
 
     def _features(self) -> list[int]:
         others = {self.label, self.weight, *self.ignored}
@@ -163,28 +164,28 @@ class Columns:
         """Names of the columns that are features."""
         return [self.names[k] for k in self._features()]
 
-    def _refuse_different(self, place: str) -> None:
+    def _refuse_different(self) -> None:
         """With `strict`, raise `DataError` if the features are not those of the tables before."""
         options = self.options
         known = options.usual or options.columns or tuple(options.kinds)
         if options.strict and known and (differ := different_columns(known, self.features)):
             raise DataError(
-                f"{place}: columns differ from those of {options.whose}: {differ}; mend the file, "
-                "or leave out --strict"
+                f"{self.place}: columns differ from those of {options.whose}: {differ}; correct "
+                "the file, or leave out --strict"
             )
 
-    def _refuse_missing(self, place: str) -> None:
+    def _refuse_missing(self) -> None:
         """Raise `DataError` if a feature of the tables before has no column."""
         missing = [name for name in self.options.kinds if name not in self.names]
         if missing and self.options.labels is True:
             raise DataError(
-                f"{place}: found no column {missing[0]}, which earlier data have; add it, or leave "
-                f"it out of all files with --exclude {missing[0]}"
+                f"{self.place}: found no column {missing[0]}, which earlier data have; add it, or "
+                f"leave it out of all files with --exclude {missing[0]}"
             )
         for name in self.features:
             self.options.kinds.setdefault(name, None)
 
-    def _refuse_collisions(self, place: str) -> None:
+    def _refuse_collisions(self) -> None:
         """Raise `DataError` if two columns have the same id."""
         chosen = self._features()
         names, ids = self.features, self.ids[chosen]
@@ -196,8 +197,8 @@ class Columns:
         more = range((self.options.hash_bits or 0) + 1, MOST_HASH_BITS + 1)
         bits = next((b for b in more if len(np.unique(hash_names(raw, b))) == len(raw)), None)
         raise DataError(
-            f"{place}: columns {shorten(names[one])} and {shorten(names[other])} have the same id "
-            f"with --hash-bits {self.options.hash_bits}; "
+            f"{self.place}: columns {shorten(names[one])} and {shorten(names[other])} have the "
+            f"same id with --hash-bits {self.options.hash_bits}; "
             + ("rename one" if bits is None else f"use --hash-bits {bits}")
         )
 
@@ -283,7 +284,7 @@ class Columns:
         )  # fmt: skip
 
     def _refuse_texts(self, k: int, words: list[bytes], n: int) -> None:
-        """Raise `DataError` if the only feature is a text in the first rows, each another one.
+        """Raise `DataError` if the only feature is raw text, judged by the first rows.
 
         Parameters
         ----------
@@ -298,7 +299,8 @@ class Columns:
             return
         self.is_begun.append(True)
         n_words = sum(len(word.split()) for word in words)
-        if n >= _FEWEST_TEXTS and len(words) > 0.9 * n and n_words > _WORDS_OF_TEXT * len(words):
+        is_distinct = n >= _FEWEST_TEXTS and len(words) > _DISTINCT_SHARE * n
+        if is_distinct and n_words > _WORDS_OF_TEXT * len(words):
             raise DataError(
                 f"{self.place}: column {self.names[k]}, the only feature, holds texts. Raw text is "
                 "not read; turn it into features first (see Raw text in docs/inputs.md)"
@@ -337,7 +339,7 @@ class Columns:
 
 
 def no_column(name: str, names: Sequence[str], option: str) -> str:
-    """Return what is said if an option names a column that a table does not have."""
+    """Return the words for a column that an option names and a table does not have."""
     near = nearest(name, names) if len(names) <= _MOST_COMPARED else ""
     return f"no column {shorten(name)!r} for {option}{near or f' among {listed(names)}'}"
 

@@ -20,10 +20,10 @@ from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
 from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
-from sbm.inputs.remote import MEMORY as REMOTE_MEMORY
-from sbm.inputs.remote import fetch, is_remote, without_query
 from sbm.inputs.table import read_header, read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
+from sbm.inputs.urls import MEMORY as REMOTE_MEMORY
+from sbm.inputs.urls import is_remote, without_query
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
 from sbm.settings import refuse_unknown
@@ -121,28 +121,28 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     sources = _group(expand_names(names), options.format)
     _title(sources, names)
     for source in sources:
-        found = FORMATS[source.format]
+        kind = FORMATS[source.format]
         source.options = options
         if is_container(Path(source.name)):
             raise DataError(f"{source.name} is not a store or text, but another file of sbm")
-        if found.is_stream:
+        if kind.is_stream:
             continue
         if not source.comes_again:
             raise DataError(
-                f"{source.shown}: cannot read {found.name} from a pipe; write it to a file first"
+                f"{source.shown}: cannot read {kind.name} from a pipe; write it to a file first"
             )
         if is_packed(source.name):
             raise DataError(
-                f"{source.name} is compressed, which {found.name} does not support; decompress it"
+                f"{source.name} is compressed, which {kind.name} does not support; decompress it"
             )
-        if found.name in ARROW:
+        if kind.name in ARROW:
             if is_remote(source.name):
-                source.copy = fetch(source.name, f".{found.name}", source.size)
+                from sbm.inputs.remote import fetch
+
+                source.copy = fetch(source.name, f".{kind.name}", source.size)
             find_layout(source)
         elif is_remote(source.name):
-            raise DataError(
-                f"{source.name}: {found.name} files are read locally; download it first"
-            )
+            raise DataError(f"{source.name}: {kind.name} files are read locally; download it first")
     return sources
 
 

@@ -15,7 +15,7 @@ from sbm.errors import DataError
 TAIL = 256  # bytes before a saved position that must match on resume
 _NAP = 0.05  # seconds between two polls
 _LONG = 0.2  # seconds after which a read without data returns None
-_SHORT = 0.005  # the same after data came, for a prompt reader
+_SHORT = 0.005  # the same right after data, if `Patience.prompt`
 _PIPE_BYTES = 1 << 20  # requested pipe size; a larger one means fewer context switches
 
 
@@ -48,8 +48,8 @@ class Patience:
     idle_timeout: float | None = None
     is_over: Callable[[], bool] = lambda: False  # returns whether to stop now
     gave_up: bool = False  # whether waiting stopped before the end of the text
-    # whether what came is needed at once: two reads without data then return None soon, the first
-    # of which ends a piece, and the second the wait for further ones
+    # whether a reader waits for each row: after data, two reads without new data return None soon.
+    # The first one ends a piece of text, and the second one the wait for more pieces.
     prompt: bool = False
     _last: float = field(default_factory=time.monotonic, init=False)
 

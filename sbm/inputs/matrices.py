@@ -280,7 +280,7 @@ def _require_batch(batch: Batch, place: Callable[[int], str], name: str) -> None
     if not batch.indptr[-1] == n_ids == n_values or len(names[0]) != len(names[1]):
         raise DataError(
             f"{name}: found {n_ids} ids and {n_values} values in rows of {batch.indptr[-1]} "
-            f"nonzeros, and {len(names[1])} names of {len(names[0])} ids; expected as many"
+            f"nonzeros, and {len(names[1])} names of {len(names[0])} ids; expected equal numbers"
         )
     for part, kinds in ((batch.ids, "iu"), (batch.values, _NUMBERS)):
         if isinstance(part, np.ndarray) and (part.ndim != 1 or part.dtype.kind not in kinds):

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from sbm.errors import DataError
 from sbm.inputs.matrices import Batch, digested, piece_nnz, read_labels
 from sbm.inputs.text import PIECE, Source
+from sbm.units import first_line
 
 _LABELS = ("y", "labels")
 _OF_LABELS = "biufU"  # kinds of numpy types that are labels
 _MOST_HEADER = 10_000  # most characters of an array header
-_LONGEST = 300  # characters of a message of zipfile or NumPy
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
     zlib.error,
@@ -41,9 +41,8 @@ def _explained(name: str) -> Iterator[None]:
     except DataError:
         raise
     except _DAMAGED as error:
-        what = str(error).splitlines()[0][:_LONGEST] if str(error) else type(error).__name__
         raise DataError(
-            f"cannot read {name} ({what}); the file is damaged or was not written by "
+            f"cannot read {name} ({first_line(error)}); the file is damaged or was not written by "
             "scipy.sparse or NumPy"
         ) from error
 
@@ -81,7 +80,7 @@ class _Column:
         if self._dtype.kind not in kinds or not self.itemsize:
             raise DataError(
                 f"{self.path}: {self.name} has dtype {self._dtype}; expected numbers or strings, "
-                "as of y.astype(str)"
+                "such as y.astype(str)"
             )
 
     @property

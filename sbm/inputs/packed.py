@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-from sbm.inputs.remote import without_query
+from sbm.inputs.urls import without_query
 
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # Exceptions for damaged input.

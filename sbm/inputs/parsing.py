@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -320,6 +319,8 @@ def is_rounded(text: str, number: float) -> bool:
     """Whether a text is a whole number in plain digits, and not exactly its float64."""
     if abs(number) < FIRST_ROUNDED or math.isinf(number):
         return False
+    from decimal import Decimal  # here, because a start takes longer with it
+
     digits = _PLAIN_DIGITS.fullmatch(text)
     return digits is not None and Decimal(digits[1]) != Decimal(number)
 

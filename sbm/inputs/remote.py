@@ -22,23 +22,18 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from sbm.errors import DataError
-from sbm.settings import SETTINGS
-from sbm.units import count
+from sbm.inputs.urls import RANGE, SCHEME, Terms, current_terms, without_query
+from sbm.units import count, first_line
 
-RANGE = 4 << 20  # bytes read at a time
-MEMORY = 60_000_000 + 2 * RANGE  # bytes that fsspec and two ranges take
 _LISTING = 4 * RANGE  # most bytes that fsspec reads as a whole, such as a list of files
 _TRIES = 6  # of a range
 _FEW = 3  # of a connection to a server that has not answered yet
 _WAIT = 0.5  # seconds before the second try; twice as long before each further one
 _NAP = 0.1  # seconds between two looks whether to stop
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _WEB = ("http", "https")
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses of errors that may go away
 _GONE = (404, 410)
@@ -56,64 +51,6 @@ T = TypeVar("T")
 Version = dict[str, Any]  # the length of a file in bytes, None if unknown, and marks of its content
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """How long to wait for a server."""
-
-    timeout: float = 60.0  # seconds without data
-    note: Callable[[str], None] = lambda _: None  # receives a line about each further try
-    is_stopped: Callable[[], bool] = lambda: False
-
-
-_terms: ContextVar[_Terms] = ContextVar("sbm-remote", default=_Terms())  # noqa: B039  frozen
-
-
-@contextlib.contextmanager
-def remote_terms(
-    timeout: float | str | None,
-    note: Callable[[str], None],
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[None]:
-    """Set how the remote inputs that are opened inside are read.
-
-    Parameters
-    ----------
-    timeout : float, str or None
-        The setting `remote_timeout`; None is its default.
-    note : callable
-        Receives a line about each failure that is followed by another try.
-    is_stopped : callable
-        Called while waiting; if true, `KeyboardInterrupt` is raised there.
-
-    Raises
-    ------
-    SettingsError
-        The time is invalid.
-    """
-    row = SETTINGS["remote_timeout"]
-    seconds = row.rule.check("remote_timeout", row.default if timeout is None else timeout)
-    before = _terms.set(_Terms(seconds, note, is_stopped))
-    try:
-        yield
-    finally:
-        _terms.reset(before)
-
-
-def current_terms() -> Any:
-    """Return the terms for a `RemoteFile` that another thread opens."""
-    return _terms.get()
-
-
-def is_remote(name: str) -> bool:
-    """Whether the name of an input is a URL."""
-    return _URL.match(name) is not None
-
-
-def without_query(name: str) -> str:
-    """Return a file name, or a URL without what follows its path."""
-    return name.partition("?")[0] if is_remote(name) else name
-
-
 def _file_system(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it."""
     try:
@@ -122,17 +59,17 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise DataError(
             f"reading {url} needs fsspec, which is not installed; run pip install fsspec aiohttp"
         ) from None
-    url = _URL.sub(lambda found: found[0].lower(), url, count=1)
+    url = SCHEME.sub(lambda match: match[0].lower(), url, count=1)
     schemes = [part.partition("://")[0] for part in url.split("::")]
     # fsspec's own loop resolves names in threads that would keep the process alive.
-    mine = {"get_client": _client, "loop": _loop()}
+    options = {"get_client": _client, "loop": _loop()}
     try:
         if schemes[0] in _WEB and url.startswith("[", len(f"{schemes[0]}://")):
-            return fsspec.filesystem(schemes[0], **mine), url  # no chain, but an IPv6 address
-        web = {scheme: mine for scheme in schemes if scheme in _WEB}
+            return fsspec.filesystem(schemes[0], **options), url  # no chain, but an IPv6 address
+        web = {scheme: options for scheme in schemes if scheme in _WEB}
         fs, path = fsspec.core.url_to_fs(url, **web)
     except (ValueError, ImportError, OSError) as error:
-        raise DataError(f"cannot read {url}: {_first_line(error)}") from error
+        raise DataError(f"cannot read {url}: {first_line(error)}") from error
     return fs, str(path)
 
 
@@ -155,14 +92,10 @@ async def _client(**options: Any) -> Any:
     return aiohttp.ClientSession(**options)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
 # --------------------------------------------------------------------------------------- waiting
 
 
-def _run(what: Coroutine[Any, Any, T], terms: _Terms) -> T:
+def _run(what: Coroutine[Any, Any, T], terms: Terms) -> T:
     """Run a coroutine in the loop and return its result."""
     return _result(_started(what), terms.is_stopped)
 
@@ -184,7 +117,7 @@ os.register_at_fork(after_in_child=_loop.cache_clear)
 
 
 class _Daemons(concurrent.futures.ThreadPoolExecutor):
-    """Makes each call in a thread of its own; the process does not wait for it at its end."""
+    """Makes each call in a thread of its own, for which the process does not wait when it ends."""
 
     def submit(
         self, function: Callable[..., T], /, *arguments: Any, **named: Any
@@ -215,7 +148,7 @@ def _result(future: concurrent.futures.Future[T], is_stopped: Callable[[], bool]
 
 
 async def _insist(
-    url: str, terms: _Terms, call: Callable[[], Awaitable[T]], is_first: bool = True
+    url: str, terms: Terms, call: Callable[[], Awaitable[T]], is_first: bool = True
 ) -> T:
     """Call until it succeeds.
 
@@ -241,7 +174,7 @@ async def _insist(
                 "(--remote-timeout); try again later, or wait longer"
             ) from error
         except Exception as caught:  # each file system has errors of its own
-            what, tries, reason = _judge(caught, is_first)
+            what, tries, reason = _diagnose(caught, is_first)
             if attempt >= tries:
                 often = {
                     _FEW: f" (after {tries} tries); check the address and the network",
@@ -253,12 +186,12 @@ async def _insist(
         attempt, wait = attempt + 1, 2 * wait
 
 
-def _judge(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
+def _diagnose(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
     """Return what went wrong, how often to try, and the cause."""
     error = _reason(caught)
     if isinstance(error, FileNotFoundError):
         return "not found", 1, error
-    what = _first_line(error)
+    what = first_line(error)
     with contextlib.suppress(ImportError):
         import aiohttp
 
@@ -269,7 +202,7 @@ def _judge(caught: Exception, is_first: bool) -> tuple[str, int, BaseException]:
         if isinstance(error, aiohttp.InvalidURL):
             return "the URL is invalid", 1, error
         if isinstance(error, aiohttp.ClientResponseError):  # no HTTP, or headers without end
-            what = _first_line(Exception(error.message))
+            what = first_line(error.message)
             return f"the answer is not valid HTTP ({what})", 1, error
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", what)
@@ -375,7 +308,7 @@ class _WebFile:
             raise
         except (aiohttp.ClientError, OSError) as error:
             is_end = isinstance(error, aiohttp.ClientPayloadError)
-            why = "the connection was closed" if is_end else _first_line(error)
+            why = "the connection was closed" if is_end else first_line(error)
         raise DataError(
             f"cannot read {self._url}: it broke off after {begin + len(part):,} bytes ({why}), and "
             "the server cannot continue there, because it does not support ranges; run the "
@@ -566,7 +499,7 @@ def _refuse_change(url: str, before: Version, now: Version) -> None:
             )
 
 
-def _open(url: str, terms: _Terms) -> _WebFile | _ServiceFile:
+def _open(url: str, terms: Terms) -> _WebFile | _ServiceFile:
     fs, path = _file_system(url)
     kind = _WebFile if url.partition("://")[0].lower() in _WEB else _ServiceFile
     return kind(fs, path, url, terms.timeout)
@@ -580,7 +513,7 @@ def find_remote(url: str) -> list[str]:
     fs, path = _file_system(url)
     if "*" not in without_query(path):
         return [url]
-    terms = _terms.get()
+    terms = current_terms()
 
     async def look() -> list[str]:
         async with asyncio.timeout(terms.timeout):
@@ -589,7 +522,7 @@ def find_remote(url: str) -> list[str]:
     paths = _run(_insist(url, terms, look), terms)
     if not paths:
         raise DataError(f"{url} matches no files")
-    return [str(fs.unstrip_protocol(one)) for one in paths]
+    return [str(fs.unstrip_protocol(found)) for found in paths]
 
 
 def remote_size(url: str) -> int:
@@ -597,7 +530,7 @@ def remote_size(url: str) -> int:
 
     Raises `DataError` if it is missing, or cannot be read.
     """
-    terms = _terms.get()
+    terms = current_terms()
     file = _open(url, terms)
     _run(_insist(url, terms, file.look), terms)
     return int(file.version["length"] or 0)
@@ -611,8 +544,8 @@ class RemoteFile(io.RawIOBase):
     url : str
     is_over : callable
         Called while waiting; if true, `KeyboardInterrupt` is raised.
-    terms
-        As `current_terms` returned them. Default: those of now.
+    terms : Terms, optional
+        Default: those of now.
 
     Raises
     ------
@@ -623,10 +556,10 @@ class RemoteFile(io.RawIOBase):
     """
 
     def __init__(
-        self, url: str, is_over: Callable[[], bool] = lambda: False, terms: Any = None
+        self, url: str, is_over: Callable[[], bool] = lambda: False, terms: Terms | None = None
     ) -> None:
         self._url, self._is_over = url, is_over
-        self._terms: _Terms = terms or _terms.get()
+        self._terms = terms or current_terms()
         self._file = _open(url, self._terms)
         self._begin, self._is_end = 0, False  # of the next range, and whether there is none
         self._range = memoryview(b"")

@@ -37,14 +37,7 @@ from sbm.inputs.live import (
 )
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
-from sbm.inputs.remote import (
-    RemoteFile,
-    current_terms,
-    find_remote,
-    is_remote,
-    remote_size,
-    without_query,
-)
+from sbm.inputs.urls import Terms, current_terms, is_remote, without_query
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
@@ -84,7 +77,7 @@ class Source:
     is_sparse: bool = False  # whether a file of records holds lists of feature ids
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
     copy: Any = None  # local copy of a remote file
-    terms: Any = field(default_factory=current_terms)  # how to read a remote file
+    terms: Terms = field(default_factory=current_terms)  # how to read a remote file
     is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
     # columns, categorical: columns of a table that are features, and those of them that hold only
@@ -165,6 +158,8 @@ def expand_inputs(inputs: Sequence[str | Path]) -> list[Source]:
 def size_of(name: str) -> int:
     """Return the bytes of a file, local or not; 0 for standard input."""
     if is_remote(name):
+        from sbm.inputs.remote import remote_size
+
         return remote_size(name)
     return 0 if name == "-" else os.path.getsize(name)
 
@@ -179,6 +174,8 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
     found = []
     for name in map(str, inputs):
         if is_remote(name):
+            from sbm.inputs.remote import find_remote
+
             found += find_remote(name)
             continue
         is_there = name == "-" or os.path.exists(name)
@@ -407,7 +404,7 @@ class _Unpacked(io.RawIOBase):
         return self._source.is_over
 
     def is_idle(self, n_lines: int) -> bool:
-        """Whether it is a pipe of which all `n_lines` whole lines were taken, and no more came."""
+        """Whether this is a pipe, all its `n_lines` lines were taken, and no data is ready."""
         return n_lines >= self.n_lines and is_idle(self._raw)
 
 
@@ -419,6 +416,8 @@ def _open(source: Source, patience: Patience | None) -> Any:
             raise DataError("standard input is closed; give file names, or pipe text into it")
         return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # which waits for no full buffer
     if is_remote(name):
+        from sbm.inputs.remote import RemoteFile
+
         return RemoteFile(
             name, lambda: source.is_over or (patience is not None and patience.ends()), source.terms
         )

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from sbm.errors import StoreError
 from sbm.models.model import READERS, Model, parts
 from sbm.store.files import reading, write_atomically
-from sbm.units import format_number
+from sbm.units import format_number, shorten
 
 
 def load_model(model: str | Path | Model) -> Model:
@@ -177,7 +177,7 @@ class _Words:
             pass
         while _NUMBER.fullmatch(word := self.next()) and math.isfinite(float(word)):
             pass
-        raise self.error(repr(_short(word.decode("utf-8", "replace"))), "a finite number")
+        raise self.error(shorten(repr(word.decode("utf-8", "replace")), 42), "a finite number")
 
     def skip(self, n: int) -> None:
         """Skip words that `numbers` yielded last."""
@@ -253,7 +253,7 @@ def _read_header(words: _Words) -> dict[str, Any]:
         if name in header:
             raise words.error(f"duplicate {name}")
         if name not in _FIELDS:
-            raise words.error(repr(_short(name)), f"one of {', '.join(_FIELDS)} or w")
+            raise words.error(shorten(repr(name), 42), f"one of {', '.join(_FIELDS)} or w")
         expected, read = _FIELDS[name]
         try:
             if name == "label":
@@ -261,7 +261,7 @@ def _read_header(words: _Words) -> dict[str, Any]:
             else:
                 header[name] = read(words.next().decode("utf-8", "replace"))
         except _RefusedError as error:
-            raise words.error(repr(_short(str(error))), expected) from None
+            raise words.error(shorten(repr(str(error)), 42), expected) from None
     missing = [name for name in ("solver_type", "nr_class", "nr_feature") if name not in header]
     if header.get("solver_type") == "ONECLASS_SVM" and "rho" not in header:
         missing.append("rho")
@@ -282,10 +282,6 @@ def _read_labels_of(words: _Words) -> list[int]:
 
 class _RefusedError(Exception):
     """An invalid word in the header."""
-
-
-def _short(word: str) -> str:
-    return word if len(word) <= 40 else word[:37] + "..."
 
 
 def _read_solver(word: str) -> str:

@@ -31,7 +31,7 @@ _BEGIN = 1 << 12  # bytes in which the first word is searched
 FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
 
-def _first_word(path: Path) -> bytes:
+def first_word(path: Path) -> bytes:
     """Return the first word of a file; empty for pipes, which can be read only once."""
     try:
         if not path.is_file():
@@ -380,7 +380,7 @@ class Model:
         path = Path(path)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; give the model file that sbm train wrote")
-        if (read := READERS.get(_first_word(path))) is not None:
+        if (read := READERS.get(first_word(path))) is not None:
             return read(path)
         if path.suffix in (".npz", ".json") and path.is_file() and not container.is_container(path):
             raise StoreError(

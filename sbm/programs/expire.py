@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.inputs.remote import without_query
+from sbm.inputs.urls import without_query
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import lock
@@ -168,7 +168,8 @@ def _named(
     if missing and not if_any:
         gone = [g for g in manifest["generations"] if "expired" in g]
         for generation in gone:
-            if _meant(missing[0], before := {s["name"] for s in generation["sources"]}) in before:
+            dropped = {source["name"] for source in generation["sources"]}
+            if _meant(missing[0], dropped) in dropped:
                 raise DataError(
                     f"{missing[0]} was already dropped from {folder} at "
                     f"{generation['expired']['at']}; leave it out, or use --if-any"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError, require_path
-from sbm.inputs.remote import remote_terms
+from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
 from sbm.programs.answers import require_input

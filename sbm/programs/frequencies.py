@@ -18,11 +18,11 @@ from sbm.store.blocks import BlockStore
 
 __all__ = ["FrequencyCheck", "frequencies_of"]
 
-_MOST = 8  # features
-_FEWEST_ROWS = 20  # in the chunk
-_LEAST_STEP = 0.1  # difference of the frequencies of neighbours
-_SAMPLE = 1 << 20  # nonzeros that are counted
-_EVIDENCE = 20.0  # a shift is this much likelier, as a logarithm
+_MOST = 8  # features in a record
+_FEWEST_ROWS = 20  # of the first chunk, for a record
+_LEAST_STEP = 0.1  # difference between the frequencies of a feature and a neighbour, for a record
+_SAMPLE = 1 << 20  # nonzeros of an input that are counted
+_EVIDENCE = 20.0  # logarithm of the likelihood ratio above which a shift is reported
 
 Ints = npt.NDArray[np.int64]
 

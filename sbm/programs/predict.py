@@ -20,7 +20,7 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
-from sbm.inputs.remote import remote_terms
+from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model
@@ -31,6 +31,7 @@ from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
+from sbm.units import list_some
 
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
@@ -202,8 +203,9 @@ def _with_words(result: dict[str, Any], model: Model) -> dict[str, Any]:
 def _new_words(words: LabelWords) -> list[str]:
     """Warn about labels that the model does not know."""
     new = words.new
-    shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
-    return [f"labels not in the model: {shown}; their rows count as wrong"] if new else []
+    if not new:
+        return []
+    return [f"labels not in the model: {list_some(new)}; their rows count as wrong"]
 
 
 def _strange(model: Model, nnz: int, unknown: int) -> list[str]:

@@ -39,8 +39,8 @@ from sbm.inputs.formats import (
 )  # fmt: skip
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.remote import is_remote, remote_terms
 from sbm.inputs.text import Source, expand_names
+from sbm.inputs.urls import is_remote, remote_terms
 from sbm.losses import LOSSES
 from sbm.programs.splitting.deal import Dealer
 from sbm.programs.splitting.destination import appended, new_shards, new_store, scratch
@@ -362,9 +362,9 @@ def read_rows(
 
 def _name_of(inputs: Any, sources: list[Source]) -> str | Path:
     """Return what rows are called in messages: the folder they are from, or the first file."""
-    one = inputs[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else inputs
-    if isinstance(one, str | Path) and os.path.isdir(one):
-        return Path(one) if Path(one).name else Path(one).resolve()
+    given = inputs[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else inputs
+    if isinstance(given, str | Path) and os.path.isdir(given):
+        return Path(given) if Path(given).name else Path(given).resolve()
     return sources[0].shown
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.inputs.remote import remote_terms
 from sbm.inputs.text import expand_inputs
+from sbm.inputs.urls import remote_terms
 from sbm.models.model import Model, check_output
 from sbm.programs.splitting.sources import refuse_skipped
 from sbm.programs.streaming.options import (
@@ -109,8 +109,7 @@ def stream(
     check_output(path)
     asked = Settings.of(settings)
     with contextlib.ExitStack() as until:
-        terms = remote_terms(asked.remote_timeout, progress.stage, is_stopped)
-        until.enter_context(terms)
+        until.enter_context(remote_terms(asked.remote_timeout, progress.stage, is_stopped))
         sources = None if names is None else expand_inputs(names)
         refuse_other_formats(sources or [])
         opened = until.enter_context(open_stream(path, settings, options, resume))

@@ -24,7 +24,7 @@ from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
-from sbm.inputs.remote import remote_terms
+from sbm.inputs.urls import remote_terms
 from sbm.programs.frames import Model
 from sbm.programs.frequencies import frequencies_of
 from sbm.programs.splitting.options import Reading

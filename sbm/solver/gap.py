@@ -134,7 +134,7 @@ _PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_fre
 
 
 def proven(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a report has of a certificate."""
+    """Return the figures of a certificate that a report has."""
     return {name: report[name] for name in _PROVEN if report.get(name) is not None}
 
 

@@ -1005,7 +1005,7 @@ def telling_change(folder: Path) -> Iterator[None]:
 def remove_leftovers(folder: Path, manifest: dict[str, Any] | None = None) -> set[str]:
     """Remove store files that the manifest does not name, left by a process that was killed.
 
-    Returns the names of the files.
+    Returns the names of the removed files.
     """
     named = {"lock"}
     if manifest is not None:

@@ -19,7 +19,7 @@ from sbm.store.records import (
     find_invalid,
     read_record,
 )  # fmt: skip
-from sbm.units import count
+from sbm.units import as_typed, count
 
 FORMAT = "sbm-store"
 VERSION = 1
@@ -153,10 +153,14 @@ def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def changes_of_origin(before: Any, now: dict[str, Any]) -> str:
+def changes_of_origin(before: Any, now: dict[str, Any]) -> tuple[str, str]:
     """Return what has changed between two results of `describe_origin`, as words.
 
-    Empty if that is unknown: the first one may be missing, or of another version.
+    Returns
+    -------
+    rows, options : str
+        Changes of the rows or, if there are none, of the options. Both are empty if that is
+        unknown: `before` may be missing, or of another version.
     """
     try:
         was, options = before["generations"], before["options"]
@@ -167,29 +171,25 @@ def changes_of_origin(before: Any, now: dict[str, Any]) -> str:
             what = f"{count(rows[0], 'row')}, now {rows[1]:,}"
             if rows[0] == rows[1]:
                 what = f"{count(rows[0], 'row')} as before, with other content"
-            return f"on other data ({what})"
+            return what, ""
         if added:
             n = sum(generation[0] for generation in added)
-            return f"on other data ({count(n, 'row')} appended since)"
+            return f"{count(n, 'row')} appended since", ""
         gone = sum(g[0] for g, old in zip(now["generations"], was, strict=True) if g[2] > old[2])
         if gone:
-            return f"on other data ({count(gone, 'row')} expired since)"
+            return f"{count(gone, 'row')} expired since", ""
         others = [
             f"--{name.replace('_', '-')} {_as_typed(options.get(name))} (now {_as_typed(value)})"
             for name, value in now["options"].items()
             if options.get(name) != value
         ]
-        return f"with other options: {', '.join(others)}" if others else ""
+        return "", ", ".join(others)
     except (KeyError, TypeError, ValueError, IndexError):
-        return ""
+        return "", ""
 
 
 def _as_typed(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "not given" if value is None else str(value)
+    return "not given" if value is None else as_typed(value)
 
 
 def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.text import Source
-from sbm.units import format_number
+from sbm.units import format_number, list_some
 
-_NAMED = 6  # most labels in a message
-_FEW, _MANY = 20, 1000  # labels
+# Up to _FEW whole numbers are classes, and more than _MANY are targets. In between, they are
+# targets if they have fewer than two rows each on average.
+_FEW, _MANY = 20, 1000
 
 
 def look_like_targets(labels: Sequence[float], counts: Sequence[int]) -> bool:
-    """Return whether labels with these row counts are rather numbers to predict than classes."""
+    """Return whether labels with these row counts look like targets, not classes."""
     n = len(labels)
     is_whole = all(float(label).is_integer() for label in labels)
     return not is_whole or n > _MANY or (n > _FEW and 2 * n > sum(counts))
@@ -116,7 +117,7 @@ class NewLabels:
         """Return the error after `look` has refused a source."""
         row, new = self._first or (0, next(iter(self._here - self._before)))
         texts = [self._text(label) for label in sorted(self._before)]
-        known = ", ".join(texts[:_NAMED]) + (", ..." if len(texts) > _NAMED else "")
+        known = list_some(texts)
         found = f"{source.shown}: row {row + 1} has the label {self._text(new)}, but the labels of"
         if self._store:
             return DataError(

@@ -140,7 +140,7 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
     return warnings
 
 
-_FEW_SKIPPED = 10  # so many invalid rows of a source are skipped in any case
+_FEW_SKIPPED = 10  # invalid rows of a source that may be skipped in any case
 
 
 def refuse_skipped(sources: list[Source]) -> None:

@@ -199,7 +199,6 @@ class StreamOptions:
         return parse_duration(self.checkpoint_every), 0
 
 
-_CLASSES = "classification"
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads", "remote_timeout")
@@ -225,7 +224,8 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
     check_options(settings)
-    if options.classes is not None and choose_task(settings, LOSSES[settings.loss]) != _CLASSES:
+    task = choose_task(settings, LOSSES[settings.loss])
+    if options.classes is not None and task != "classification":
         raise SettingsError(f"classes does not apply to {settings.loss}, which has no classes")
     if isinstance(settings.class_weight, str):
         raise SettingsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,21 +25,13 @@ from sbm.programs.training.setup import require_weights
 from sbm.programs.training.state import may_resume, refuse_other_settings
 from sbm.programs.training.validation import refuse_validation
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
-from sbm.settings import Settings
+from sbm.settings import Settings, number_of
 from sbm.store.blocks import BlockStore, names_of
 from sbm.store.run import run_folder
 
 __all__ = ["FirstLook", "check_settings", "refuse_pipes"]
 
-
 _TEST = re.compile(r"(^|[._-])(t|test)([._-]|$)", re.IGNORECASE)  # in the name of a test set
-
-
-def _is_word(label: Any) -> bool:
-    try:
-        return label is not None and float(label) is None
-    except ValueError:
-        return True
 
 
 def check_settings(settings: Settings, processes: int = 1) -> None:
@@ -85,8 +78,8 @@ def refuse_pipes(**inputs: Any) -> None:
     named = [
         name
         for name, given in inputs.items()
-        for one in (given if isinstance(given, list | tuple) else [given])
-        if isinstance(one, str) and one == "-"
+        for source in (given if isinstance(given, list | tuple) else [given])
+        if isinstance(source, str) and source == "-"
     ]
     if len(named) > 1:
         raise SettingsError(
@@ -129,11 +122,14 @@ class FirstLook:
         """
         settings = self.settings
         is_numeric = all(s.chunks is None and not FORMATS[s.format].has_words for s in sources)
-        named: dict[str, Any] = {"positive": [settings.positive]}
+        named: dict[str, Any] = {}
+        if settings.positive is not None:
+            named["positive"] = [settings.positive]
         if not isinstance(settings.class_weight, str):
             named["class_weight"] = settings.class_weight
         for option, labels in named.items():
-            if is_numeric and (words := list(filter(_is_word, labels))):
+            words = [label for label in labels if math.isnan(number_of(label))]
+            if is_numeric and words:
                 raise SettingsError(
                     f"{option} names label {words[0]}, but labels of {sources[0].shown} are numbers"
                 )

@@ -12,14 +12,14 @@ from typing import Any
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import clock
 from sbm.errors import SettingsError
-from sbm.inputs.remote import is_remote, without_query
 from sbm.inputs.text import holds_tables
+from sbm.inputs.urls import is_remote, without_query
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
 from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.programs.training.setup import find_store, place_of
-from sbm.settings import Settings
+from sbm.settings import Settings, option_name
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count
 
@@ -88,10 +88,8 @@ def open_rows(
         return
     given, reading = store_named(data), options.reading or Reading()
     if given is not None:
-        if replace(reading, strict=False) != Reading():
-            raise SettingsError(
-                f"{given} is a store; {_given(reading)} applies to text, and to sbm split"
-            )
+        if names := _only_for_text(reading):
+            raise SettingsError(f"{given} is a store; {names} applies to text, and to sbm split")
         store = BlockStore(own_name(given, comm))
         if comm.size == 1:
             require_whole(store)
@@ -137,8 +135,8 @@ def _common_model(data: Any) -> Path | None:
     return None if name is None else common_name(name, ".model")
 
 
-def _given(reading: Reading) -> str:
-    """Return the names of the options that were given."""
-    every = {name: usual for name, usual in vars(Reading()).items() if name != "strict"}
-    names = [name for name, usual in every.items() if getattr(reading, name) != usual]
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+def _only_for_text(reading: Reading) -> str:
+    """Return the options that were given and do not apply to a store; `strict` also does."""
+    usual = vars(replace(Reading(), strict=reading.strict))
+    names = [name for name, value in vars(reading).items() if value != usual[name]]
+    return ", ".join(option_name(name) for name in names)

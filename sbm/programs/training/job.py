@@ -60,9 +60,9 @@ from sbm.programs.training.state import (
 from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
-    classes_went,
     find_run,
     last_run,
+    lost_classes,
     shape_record,
 )  # fmt: skip
 from sbm.settings import Settings
@@ -463,10 +463,8 @@ class TrainingPlan:
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
         n_outputs = sum(problem.n_outputs for problem in self.share.every)
-        if folders and classes_went(folders, self.store, self.settings, n_outputs):
-            self.options.progress.stage(
-                f"{folders[0]} has other classes than {self.store.name} now; starting from zero"
-            )
+        if folders and (note := lost_classes(folders[0], self.store, self.settings, n_outputs)):
+            self.options.progress.stage(note)
             folders = []
         if not folders:
             return start

@@ -31,10 +31,10 @@ from sbm.errors import SettingsError, StoreError
 from sbm.programs.training.job import TrainingPlan
 from sbm.programs.training.setup import time_left
 from sbm.programs.training.warmstart import (
-    classes_went,
     earlier_blocks,
     find_run,
     last_run,
+    lost_classes,
     refuse_other_classes,
 )  # fmt: skip
 from sbm.settings import Settings, option_name
@@ -453,10 +453,8 @@ class _SparseTraining:
         if not folders:
             self._options.progress.stage(f"{self._job.path} has no earlier run; starting from zero")
             return
-        if classes_went(folders, store := self._job.store, self._settings, len(self.fits)):
-            self._options.progress.stage(
-                f"{folders[0]} has other classes than {store.name} now; starting from zero"
-            )
+        if note := lost_classes(folders[0], self._job.store, self._settings, len(self.fits)):
+            self._options.progress.stage(note)
             return
         record = Run.read(folders[0])
         was, chosen = record.get("settings", {}), self._settings

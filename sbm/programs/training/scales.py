@@ -22,7 +22,8 @@ Floats = npt.NDArray[np.float64]
 _MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
 FREQUENT = 0.1  # minimum share of rows with the feature
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
-_ROUNDINGS = 2.0  # of a column's mean, in the type of its values: a smaller deviation is none
+# A deviation of at most this many roundings of the mean, in the type of the values, counts as 0.
+_ROUNDINGS = 2.0
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,9 @@ def _deviations(
 ) -> Floats:
     """Return the standard deviation of each feature over all rows; 0 if it may be rounding.
 
-    Sums are of differences to a value of the feature, so that little is lost to rounding. What is
-    left of a constant column are roundings of its mean: here, and before in the type of the values.
+    Sums are of differences to a value of the feature, so that little is lost to rounding. A
+    constant column may still deviate from its mean by roundings: those made here, and those of its
+    values.
     """
     counts, shifts, sums, squares = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
     for indices, values in rows:

@@ -19,7 +19,7 @@ from sbm.store.blocks import BlockStore
 from sbm.store.manifest import changes_of_origin, describe_origin, origins
 from sbm.store.records import checksum
 from sbm.store.run import RECORD, Run, is_finished
-from sbm.units import format_number, format_size
+from sbm.units import as_typed, format_size
 
 if TYPE_CHECKING:
     from sbm.programs.splitting.weights import AnyWeights
@@ -34,8 +34,8 @@ __all__ = [
 FREE = (
     "threads", "time_limit", "max_passes", "checkpoint_every", "comm_timeout", "remote_timeout",
 )  # fmt: skip
+_FOR_MESSAGES = ("store", "origin")  # entries of the identity that need not be the same
 # Entries of the identity that differ between ranks, or with their number.
-_FOR_MESSAGES = ("store", "origin")  # entries that need not be the same
 _OF_A_PROCESS = ("shape", "bound", "own", "classes")
 
 
@@ -295,11 +295,14 @@ def _difference(
         return others
     if record.get("data") != mine["data"]:
         warm = ", or --warm-start to start from its alphas" if has_rows_of(record, store) else ""
-        changes = changes_of_origin(record.get("origin"), mine["origin"])
-        if changes and "other data" not in changes:
-            return f"{changes}; use the same options to resume, or --fresh to start over"
-        changes = (changes or "on other data").replace("data", f"data than {store.name} has now", 1)
-        return f"{changes}; use --fresh to start over{warm}"
+        rows, options = changes_of_origin(record.get("origin"), mine["origin"])
+        if options:
+            return (
+                f"with other options: {options}; use the same options to resume, or --fresh to "
+                "start over"
+            )
+        rows = f" ({rows})" if rows else ""
+        return f"on other data than {store.name} has now{rows}; use --fresh to start over{warm}"
     if record.get("weights") != mine["weights"]:
         return "with other row weights; use --fresh to start over"
     if record.get("own") != mine.get("own"):
@@ -341,13 +344,7 @@ def _as_typed(name: str, value: Any) -> str:
     """Return the value of a setting as it is typed."""
     if value is None or value == {}:
         return SETTINGS[name].unset or "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, dict):
-        return " ".join(f"{label}={format_number(weight)}" for label, weight in value.items())
-    if name == "mem":
-        return format_size(value)
-    return format_number(value) if isinstance(value, int | float) else str(value)
+    return format_size(value) if name == "mem" else as_typed(value)
 
 
 def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
 
-__all__ = ["Training", "final_report", "pass_record"]
+__all__ = ["CommitClock", "Training", "final_report", "pass_record"]
 
 
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
@@ -140,6 +141,31 @@ COMMIT_SECONDS = 1.0
 COMMIT_SHARE = 20.0
 
 
+class CommitClock:
+    """Measures the time since the last checkpoint.
+
+    Attributes
+    ----------
+    interval : float
+        Seconds between checkpoints at the end of passes.
+    """
+
+    def __init__(self) -> None:
+        self._last, self.interval = time.monotonic(), COMMIT_SECONDS
+
+    def elapsed(self) -> float:
+        """Return the seconds since the last checkpoint."""
+        return time.monotonic() - self._last
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure a checkpoint, which is written inside."""
+        begin = time.monotonic()
+        yield
+        self._last = time.monotonic()
+        self.interval = max(COMMIT_SECONDS, COMMIT_SHARE * (self._last - begin))
+
+
 class Extra(Protocol):
     """State of another solver, which checkpoints include."""
 
@@ -201,7 +227,7 @@ class Training:
         self.seconds = self.engine.seconds
         self.seconds.compile = job.compile_seconds
         self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
-        self._committed, self._commit_after = time.monotonic(), COMMIT_SECONDS
+        self._commits = CommitClock()
         self._n_commits = 0
         self.extra: Extra | None = None
         self.state.watch.tol = self.settings.tol
@@ -494,8 +520,7 @@ class Training:
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two steps."""
-        begin = time.monotonic()
-        with self.seconds.measure("write"):
+        with self._commits.measure(), self.seconds.measure("write"):
             place, arrays = snapshot(self.engine)
             if self.extra is not None:
                 self.state.newton = self.extra.record()
@@ -510,8 +535,6 @@ class Training:
             if self._n_commits > 0:  # at a second checkpoint all ranks have written the first
                 forget_others(run_folder(self.job.path), self.job.comm.size)
             self._n_commits += 1
-        took = time.monotonic() - begin
-        self._committed, self._commit_after = begin + took, max(COMMIT_SECONDS, COMMIT_SHARE * took)
 
     def commit_if_due(self, after: float | None = None) -> None:
         """Write a checkpoint if the last one is old enough, or if the training must stop.
@@ -528,9 +551,9 @@ class Training:
         MemoryError
             Memory use exceeds the plan.
         """
-        after = self._commit_after if after is None else after
+        after = self._commits.interval if after is None else after
         every = float(self.settings.checkpoint_every) or math.inf
-        is_due = time.monotonic() - self._committed >= min(after, every)
+        is_due = self._commits.elapsed() >= min(after, every)
         asked, is_due, is_too_large = self._any(
             self.options.is_stopped(), is_due, self.job.is_too_large()
         )

@@ -162,13 +162,9 @@ class Validation:
         self._known = model_codes(problems[0], store)
         words = dict(zip(store.labels or [], store.label_names, strict=False))
         self._positive = words.get(labels[-1], format_number(labels[-1])) if labels else None
-        if settings.threshold is not None and (len(labels) != 2 or problems[0].listed):
-            found = f"{settings.loss} has two"
-            if len(labels) != 2:
-                found = f"the number of classes is {len(labels)}"
+        if settings.threshold is not None and len(labels) != 2:
             raise SettingsError(
-                f"threshold needs two classes and one decision value per row, but {found}; leave "
-                "it out"
+                f"threshold needs two classes, but the rows have {len(labels)}; leave it out"
             )
         self._best: dict[str, Any] = {}
         self.weights: list[Floats] = []

@@ -35,11 +35,11 @@ from sbm.units import count
 __all__ = [
     "PreviousRun",
     "check_earlier",
-    "classes_went",
     "earlier_blocks",
     "find_run",
     "has_rows_of",
     "last_run",
+    "lost_classes",
     "refuse_other_classes",
     "shape_record",
 ]  # fmt: skip
@@ -303,20 +303,20 @@ def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settin
             )
 
 
-def classes_went(
-    folders: Sequence[Path], store: BlockStore, settings: Settings, n_outputs: int
-) -> bool:
-    """Return whether a run had other classes because some lost their rows, or their labels.
+def lost_classes(folder: Path, store: BlockStore, settings: Settings, n_outputs: int) -> str | None:
+    """Return a note if a run had other classes because some have lost their rows or labels.
 
     If there are new labels, `PreviousRun` names them.
     """
-    record = Run.read(folders[0])
+    record = Run.read(folder)
     was, n, now = record.get("settings", {}), record.get("n_labels"), len(store.labels or [])
     if not n or was["loss"] != settings.loss or was["task"] != settings.task:
-        return False
+        return None
     if not has_rows_of(record, store):
-        return False
-    return bool(n > now or (n == now and sum(record["shape"]["outputs"]) != n_outputs))
+        return None
+    if n < now or (n == now and sum(record["shape"]["outputs"]) == n_outputs):
+        return None
+    return f"{folder} has other classes than {store.name} now; starting from zero"
 
 
 def refuse_other_classes(

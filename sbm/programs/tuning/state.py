@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,9 +16,9 @@ from sbm.engine.learners import Group, Learner
 from sbm.engine.pace import choose_rounds
 from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
-from sbm.programs.training import training
 from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
+from sbm.programs.training.training import CommitClock
 from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
@@ -71,7 +70,7 @@ class Tuning:
         self.waiting = grid.Cs[max(2, math.ceil(len(grid.Cs) / 2)) :]
         self._free: dict[int, int] = {}
         self._told: set[float] = set()  # values of C that were reported
-        self._committed, self._commit_after = time.monotonic(), training.COMMIT_SECONDS
+        self._commits = CommitClock()
         for candidate in self.candidates:
             candidate.set_active(candidate.C not in self.waiting)
 
@@ -80,13 +79,9 @@ class Tuning:
 
         A checkpoint takes many writes that wait for the disk; passes over few rows are much faster.
         """
-        begin = time.monotonic()
-        if begin - self._committed < self._commit_after:
-            return
-        self.commit()
-        took = time.monotonic() - begin
-        self._committed = begin + took
-        self._commit_after = max(training.COMMIT_SECONDS, training.COMMIT_SHARE * took)
+        if self._commits.elapsed() >= self._commits.interval:
+            with self._commits.measure():
+                self.commit()
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two passes."""
@@ -285,13 +280,12 @@ class Tuning:
             f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
         )
         for C, figures in self._latest().items():
-            mine = self._of(C)
-            if C not in self._told and not any(c.is_active for c in mine):
+            candidates = self._of(C)
+            if C not in self._told and not any(c.is_active for c in candidates):
                 known = known_figures([self.grid.metric.sign * figure for figure in figures])
                 shown = format_number(round(statistics.fmean(known), 6)) if known else "undefined"
-                self._tell(
-                    C, f"{_passes(max(c.passes for c in mine))}, {self.grid.metric.name} {shown}"
-                )
+                n = max(candidate.passes for candidate in candidates)
+                self._tell(C, f"{_passes(n)}, {self.grid.metric.name} {shown}")
         for C in sorted(self.given_up):
             if C not in self._told:
                 self._tell(C, f"given up after {_passes(self._of(C)[0].passes)}")
