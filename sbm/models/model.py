@@ -466,7 +466,8 @@ class Model:
         X : matrix, sparse or dense, shape (n_rows, any); or a data frame
             Column k is feature id k. Unknown features are ignored. Use ``zero_based=True`` with
             scikit-learn's ``load_svmlight_file``. A data frame of pandas, polars or pyarrow has the
-            columns of the training, in any order.
+            columns of the training, in any order. A matrix without any feature of a model of such
+            columns gives a warning.
 
         Returns
         -------
@@ -476,7 +477,7 @@ class Model:
         Raises
         ------
         DataError
-            If `X` is not a matrix of numbers, or its arrays do not fit together.
+            If `X` is not a matrix of finite numbers, or its arrays do not fit together.
         """
         from scipy.sparse import csr_matrix
 
