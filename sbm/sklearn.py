@@ -49,7 +49,7 @@ from sbm.rows import Rows, require_matrix
 from sbm.settings import Settings, match_weights
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.store.files import temporary_folder
-from sbm.units import format_size, list_some
+from sbm.units import count, format_size, list_some
 
 try:
     from joblib import effective_n_jobs
@@ -165,10 +165,10 @@ class _Linear(BaseEstimator):
             elif chosen.loss == "one_class":
                 advice = "if the origin lies among the rows, no weights but 0 are optimal"
             warnings.warn(
-                f"the relative gap is {self.dual_gap_:.1e} after {self.n_iter_} passes, above "
-                f"tol={chosen.tol:g}; {advice}",
+                f"the relative gap is {self.dual_gap_:.1e} after "
+                f"{count(self.n_iter_, 'pass')}, above tol={chosen.tol:g}; {advice}",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return model
 
@@ -226,7 +226,7 @@ class _Linear(BaseEstimator):
             warnings.warn(
                 "partial_fit starts over and discards the result of fit, which keeps no dual "
                 "variables; pass all batches to partial_fit",
-                stacklevel=3,
+                stacklevel=4,
             )
             del self.dual_gap_
         return self._learner is None

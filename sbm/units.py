@@ -183,7 +183,8 @@ def parse_grid(text: str) -> list[float]:
         return [float(f"{a * factor**k:.12g}") for k in range(n)]
     except (ValueError, OverflowError):
         raise SettingsError(
-            f"{text!r} is not a list of numbers; write 0.01:100:x10 (from, to, factor) or 0.1,1"
+            f"{text!r} is not a list of numbers; write 0.01:100:x10 (from the smaller number "
+            "to the larger, by a factor) or 0.1,1"
         ) from None
 
 

@@ -752,6 +752,18 @@ def test_unknown_choice_suggests_a_word(run, line, word):
     assert f"did you mean '{word}'?" in err
 
 
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [("train x --tolerance 1e-3", "'--tol'"), ("train x --los hinge", "'--loss'"),
+     ("predict m x --proba", "'--probability'"), ("train x --max_passes 9", "'--max-passes'"),
+     ("train x --epochs 9", None)],
+)  # fmt: skip
+def test_unknown_option_suggests_the_likely_one(run, line, options):
+    code, _, err = run(line)
+    assert code == 2
+    assert (f"Did you mean {options}?" in err) if options else ("mean" not in err)
+
+
 def test_help_and_version_have_other_names(run):
     assert run("help train")[:2] == run("train --help")[:2]
     assert run("help")[:2] == run("--help")[:2]

@@ -392,6 +392,15 @@ def test_matrices_of_any_type_are_predicted(kind):
             TWO.predict(bad)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array, scipy.sparse.coo_matrix])
+def test_matrix_values_are_finite(kind, bad):
+    X = np.ones((4, 5))
+    X[2, 3] = bad
+    with pytest.raises(DataError, match=rf"row 2: found {bad} as the value of feature 3"):
+        TWO.predict(kind(X))
+
+
 def test_arguments_of_wrong_types_are_refused(here):
     Path("t.svm").write_text("1 1:1\n")
     X = np.eye(2)

@@ -157,6 +157,10 @@ def test_warnings_name_the_problem(made, copy, tmp_path):
     (warning,) = read_run(made / "plain.model").warnings()
     assert "1e-09" in warning
     assert "did not converge" in warning
+    reached = {"validation": {"ended_by": "tol"}}  # with an earlier pass as the best
+    best = read_run(copy("plain", lambda one: {**one, **reached} if "primal" in one else one, "b"))
+    assert best.warnings() == []
+    assert "best pass by --validate" in to_html([best])
     cut = read_run(made / "cut.model")
     assert not cut.is_finished
     assert cut.sources == []

@@ -300,8 +300,9 @@ def test_probabilities_exist_only_where_defined():
 def test_unconverged_fit_warns(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     X, y = make_rows()
-    with pytest.warns(ConvergenceWarning, match=r" 1 passes, above tol=1e-09"):
+    with pytest.warns(ConvergenceWarning, match=r" 1 pass, above tol=1e-09") as warned:
         fitted = SBMClassifier(max_iter=1, rounds=1, tol=1e-9, **SINGLE).fit(X, y)
+    assert warned[0].filename == __file__  # of the caller
     assert fitted.n_iter_ == 1
     assert fitted.dual_gap_ > 1e-9
     assert list(tmp_path.iterdir()) == []  # temporary files are removed

@@ -629,6 +629,7 @@ def test_too_little_memory_reports_the_minimum(tmp_path, monkeypatch):
 MULTI, RAW = "Several labels .*multi-label", "Raw text is not read.*docs/inputs.md"
 OTHER_KINDS = [
     ("0,1 1:1 2:1\n", MULTI), ("0, 1 1:1\n", MULTI), (",1 5:0.5\n", MULTI),
+    ("+1,-1 1:1 2:1\n", MULTI), ("1.0,2.0 1:1\n", MULTI),
     ("1,2,3:0.5 1:1\n", MULTI), ("3 10 4\n0,1 1:1\n", MULTI), ("3 10 4\n0 1:1\n", MULTI),
     ("7 8 9\n1 2 3\n", "id:value$"), ("1 1:1 2\n", "id:value$"), ("yes 1:1\n", "expected$"),
     ("1 a:1\n", "expected$"), ("x\n", "expected$"), ("1:0.5 1:1\n", "--weights"),

@@ -96,6 +96,19 @@ def test_data_frames_train_and_predict(tmp_path, library):
     assert model.predict_proba(table.drop_columns(["label", "w"])).shape == (N, 2)
     with pytest.warns(UserWarning, match=r"missing 'colour'; unknown 'Colour'"):
         model.predict(table.rename_columns([n.replace("colo", "Colo") for n in table.column_names]))
+    with pytest.warns(UserWarning, match=r"X has no feature of the model.*columns"):
+        model.predict(np.ones((2, 3)))
+    if library == "pandas":
+        with pytest.raises(DataError, match=r"dtype object.*give the data frame"):
+            sbm.train((frame, labels), tmp_path / "m.model")
+
+
+def test_missing_header_is_noticed(tmp_path):
+    for names, is_noticed in (("5.1,3.5,setosa", True), ("age,2020,kind", False)):
+        (tmp_path / "a.csv").write_text(f"{names}\n4.9,3,versicolor\n")
+        with pytest.raises(DataError, match=r"a\.csv:1: found no column 'label'") as error:
+            sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm")
+        assert ("first line" in str(error.value)) == is_noticed
 
 
 def test_optimum_is_that_of_scikit_learn(tmp_path):

@@ -349,7 +349,7 @@ def test_invalid_warm_starts_are_refused(nights, tmp_path):
     other = make_store(tmp_path, X[:50], y[:50] > 0, "other", blocks=3)
     model, before = night.folder / "a.model", files(night.run)
     for store, start, options, error, facts in [
-        (night.store, model, {"loss": "squared_hinge"}, SettingsError, "loss hinge,.* squared_hin"),
+        (night.store, model, {"loss": "squared_hinge"}, SettingsError, "use loss='hinge',"),
         (night.store, model, {"bias": 1.0}, SettingsError, "a.model.run .*bias 0.5,.* 1.0"),
         (same_sizes, model, {}, StoreError, "a.model.run .*other data than .*same.sbm"),
         (other, model, {}, StoreError, "a.model.run .*other data than .*other.sbm"),

@@ -1,5 +1,6 @@
 """What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
+import difflib
 import functools
 import json
 import re
@@ -66,7 +67,15 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             if instead := other_option(str(self.name), error.option_name):
                 raise SettingsError(instead) from None
-            raise
+            name = error.option_name
+            raise click.NoSuchOption(name, possibilities=self._like(name), ctx=ctx) from None
+
+    def _like(self, typed: str) -> list[str]:
+        """Return the options that were probably meant."""
+        names = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
+        names = [name for name in names if name.startswith("--")]
+        longer = [name for name in names if name.startswith(typed) or typed.startswith(name)]
+        return longer or difflib.get_close_matches(typed, names, cutoff=0.7)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it was started as several processes by mistake."""

@@ -114,7 +114,9 @@ def choose_task(settings: Settings, loss: Loss) -> str:
         return loss.tasks[0] if loss.tasks else "none"
     if settings.task not in loss.tasks:
         known = " or ".join(loss.tasks) or "data without labels"
-        raise SettingsError(f"task is {settings.task}, but {loss.name} is for {known}")
+        raise SettingsError(
+            f"task is {settings.task}, but {loss.name} is for {known}; choose another --loss"
+        )
     return settings.task
 
 

@@ -23,6 +23,7 @@ from sbm.settings import nearest
 from sbm.units import shorten
 
 _LABELS = ("label", "y", "target")  # default names of the label column
+_FRACTION = re.compile(r"[+-]?\d*\.\d+")  # a value, hardly the name of a column
 NO_LABEL = ("", "?")  # label cells of rows without a label
 NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 
@@ -109,6 +110,8 @@ class Columns:
             else:
                 what = f"no column {' or '.join(map(repr, given))} among {listed(names)}; choose "
                 what += "the label column with --label"
+                if place.endswith(":1") and any(map(_FRACTION.fullmatch, names)):
+                    what += ". The first line must have the names of the columns"
             raise DataError(f"{place}: found {what}")
         wanted = {
             "--categorical": options.categorical or (),

@@ -164,7 +164,7 @@ _MULTI_LABEL = (
     "labelled 1 or -1"
 )
 _FEATURES = "turn it into features first (see Raw text in docs/inputs.md)"
-_SEVERAL = re.compile(rb"\d*(,\s?\d*)+(:\S*)?\s")  # labels at the begin of a line
+_SEVERAL = re.compile(rb"[-+.\d]*(,\s?[-+.\d]*)+(:\S*)?\s")  # labels at the begin of a line
 _LONGEST = 2000  # bytes of a line that are looked at
 
 

@@ -460,12 +460,18 @@ def _matrix(chunk: Any, number: int) -> tuple[Any, Any]:
     X, y = chunk
     if isinstance(X, np.ma.MaskedArray) or isinstance(y, np.ma.MaskedArray):
         raise DataError(f"chunk {number} is a masked array; fill what is masked, or drop the rows")
+    is_frame = hasattr(X, "__arrow_c_stream__")
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
     if len(X.shape) != 2:
         raise DataError(f"chunk {number}: X has shape {X.shape}; expected two dimensions")
     if X.dtype.kind not in _NUMBERS:
-        raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers")
+        advice = (
+            ". For columns of words, give the data frame instead of a pair, and label='COLUMN'"
+            if is_frame
+            else ""
+        )
+        raise DataError(f"chunk {number}: X has dtype {X.dtype}; expected real numbers{advice}")
     if hasattr(X, "tocsr") and not _is_csr(X):  # rows are checked later, but not a conversion
         require_matrix(f"chunk {number}", X)
     return X, y

@@ -1,6 +1,7 @@
 """A trained model: weights by feature id, and its certificate."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from sbm.names import Names
 from sbm.rows import require_matrix
 from sbm.store import container
 from sbm.store.files import require_place
-from sbm.units import format_number
+from sbm.units import count, format_number
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
 _MOST_DENSE = 1 << 25  # weights; more of them stay sparse
@@ -111,7 +112,7 @@ class Model:
             self.bias_weights = np.zeros(self.W.shape[1:])
 
     def __repr__(self) -> str:
-        what = f"{len(self.labels)} labels" if self.labels else "targets"
+        what = count(len(self.labels), "label") if self.labels else "targets"
         loss, gap = self.info.get("loss", "unknown"), self.certificate.get("relative_gap")
         proven = "" if gap is None else f", certified relative gap {gap:.2e}"
         return f"<Model of {what}: {loss}, {len(self.ids):,} features{proven}>"
@@ -465,7 +466,8 @@ class Model:
         X : matrix, sparse or dense, shape (n_rows, any); or a data frame
             Column k is feature id k. Unknown features are ignored. Use ``zero_based=True`` with
             scikit-learn's ``load_svmlight_file``. A data frame of pandas, polars or pyarrow has the
-            columns of the training, in any order.
+            columns of the training, in any order. A matrix without any feature of a model of such
+            columns gives a warning.
 
         Returns
         -------
@@ -475,7 +477,7 @@ class Model:
         Raises
         ------
         DataError
-            If `X` is not a matrix of numbers, or its arrays do not fit together.
+            If `X` is not a matrix of finite numbers, or its arrays do not fit together.
         """
         from scipy.sparse import csr_matrix
 
@@ -495,7 +497,20 @@ class Model:
             require_matrix("X", X)
         X = csr_matrix(X)
         used = slice(0, X.nnz)
+        if not np.isfinite(X.data[used]).all():
+            place = int(np.argmin(np.isfinite(X.data[used])))
+            row = int(np.searchsorted(X.indptr, place, side="right")) - 1
+            raise DataError(
+                f"X, row {row}: found {X.data[place]} as the value of feature {X.indices[place]}, "
+                "but only finite numbers are allowed"
+            )
         rows, known = self._find(X.indices[used])
+        if X.nnz and not known.any() and isinstance(self.info.get("names"), dict):
+            warnings.warn(
+                "X has no feature of the model, which was trained on named features; give a data "
+                "frame with the columns of the training",
+                stacklevel=3,
+            )
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         shape = X.shape[0], len(self.ids)
         ours = csr_matrix((X.data[used][known], rows[known], ends), shape=shape)

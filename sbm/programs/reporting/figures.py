@@ -119,13 +119,20 @@ class RunFigures:
         found = [one.resident for one in self.passes] + [one.resident for one in self.blocks]
         return max(found, default=0)
 
+    @property
+    def reached_tol(self) -> bool:
+        """Whether a training with validation data ended at `tol`, maybe with an earlier pass."""
+        return bool(self.end.get("reached_tol"))
+
     def warnings(self) -> list[str]:
         """Return what a reader of the figures should know."""
         found = []
         if not self.is_finished:
             found.append("The run is not finished. The figures end at its last pass or block.")
         elif self.kind == "train" and self.certificate is not None:
-            if self.certificate["relative_gap"] > self.tol and not self.is_early:
+            if self.certificate["relative_gap"] > self.tol and not (
+                self.is_early or self.reached_tol
+            ):
                 found.append(
                     f"The training did not converge: the certified relative gap is above the "
                     f"tolerance of {self.tol:g}."
@@ -302,6 +309,7 @@ def _end(report: Event | None) -> dict[str, float]:
         "seconds": _number(report["seconds"], "total", 0),
         "compile": _number({"compile": 0.0, **report["seconds"]}, "compile", 0),
         "stopped": float(bool(report.get("stopped"))),
+        "reached_tol": float((report.get("validation") or {}).get("ended_by") == "tol"),
     }
 
 

@@ -24,7 +24,7 @@ from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
-from sbm.settings import Settings
+from sbm.settings import Settings, option_name
 from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
@@ -299,8 +299,15 @@ def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settin
         if was != now:
             raise SettingsError(
                 f"{folder} was trained with {name} {was}, but {name} is now {now}; "
-                "leave out --warm-start to change it"
+                f"{_as_before(name, was)}, or leave out --warm-start to change it"
             )
+
+
+def _as_before(name: str, value: object) -> str:
+    """Return the advice that gives a setting the value of an earlier run."""
+    if isinstance(value, bool):
+        return f"use {option_name(name if value else f'no_{name}')}"
+    return f"use {option_name(name)} {value}"
 
 
 def lost_classes(folder: Path, store: BlockStore, settings: Settings, n_outputs: int) -> str | None:
