@@ -231,6 +231,14 @@ def test_index_beyond_the_columns_is_refused(tmp_path):
                 use(X)
 
 
+@pytest.mark.parametrize("value", [3.5e38, -1e266, 2.0**1023])
+def test_values_beyond_float32_are_refused(tmp_path, value):
+    rows = np.array([[1.0, 0.0], [0.0, value]])
+    with pytest.raises(DataError, match="row 1: found .* feature 1, too large"):
+        split((rows, [0, 1]), tmp_path / "a.sbm")
+    assert split((rows, [0, 1]), tmp_path / "a.sbm", dtype="float64")["rows"] == 2
+
+
 def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):
     rows: list[Plain] = [(float(k % 2), [(k % 9, float(k)), (20, 1.0)]) for k in range(60)]
     bad = {3: (np.nan, rows[3][1]), 4: (1.0, [(1, np.inf)]), 50: (0.0, [(-1, 1.0)])}

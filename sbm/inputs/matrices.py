@@ -247,11 +247,10 @@ def _find_change(
     values: Floats, ids: Ints, indptr: Ints, names: NewNames | None
 ) -> tuple[int, str]:
     """Return the row of the first whole number that float32 changes, and a message, else empty."""
-    large = np.flatnonzero(np.abs(values) > EXACT_FLOAT32)
+    size = np.abs(values)
+    large = np.flatnonzero((size > EXACT_FLOAT32) & (size <= LARGEST_VALUE["float32"]))
     some = values[large]
-    with np.errstate(over="ignore"):
-        is_changed = (some == np.floor(some)) & (some.astype(np.float32) != some)
-    changed = large[is_changed & np.isfinite(some)]
+    changed = large[(some == np.floor(some)) & (some.astype(np.float32) != some)]
     if not len(changed):
         return 0, ""
     k = changed[0]
