@@ -195,7 +195,11 @@ REFUSED = [
     ({"size": WORDS}, {}, r"column size has type string, but held numbers"),
     ({"colour": pa.array([1.5] * N)}, {}, r"column colour has type double, but held words"),
     ({"city": None}, {}, r"found no column city, which earlier data have.*exclude city"),
-    ({"label": pa.array([1] * N)}, {}, r"labels in column label have type int64, but were words"),
+    (
+        {"label": pa.array([1] * N)},
+        {},
+        r"labels in column label have type int64, but earlier labels",
+    ),
     ({"label": None}, {}, r"found no column 'label' or 'y' or 'target'"),
     ({"extra": LISTS}, {}, r"column extra has type list.*exclude extra"),
     ({}, {"weight": "v"}, r"found no column 'v' for weight among 'id', 'size'"),

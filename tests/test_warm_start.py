@@ -400,3 +400,22 @@ def test_failed_training_keeps_earlier_run(nights, tmp_path, case):
     path.write_bytes(data)
     for name in ("b.model", "a.model"):
         assert night.warm(name)[1]["passes"] == 0
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge", "hinge"])
+def test_start_worse_than_zero_is_not_used(tmp_path, loss):
+    """After most rows have expired, the alphas of the others can be far from any optimum."""
+    random = np.random.default_rng(0)
+    X = np.column_stack([random.integers(18, 80, 2500), random.random((2500, 3)) < 0.3])
+    y = np.where((X[:, 0] - 45) / 20 + X[:, 1] + random.normal(size=2500) > 0, 1, -1)
+    store, settings = tmp_path / "a.sbm", {"loss": loss, "solver": "newton"}
+    sbm.split((X[:2000], y[:2000]), store, name="old")
+    sbm.train(store, tmp_path / "a.model", settings)
+    sbm.split((X[2000:], y[2000:]), store, name="new", append=True)
+    sbm.train(store, tmp_path / "a.model", {**settings, "warm_start": True})
+    sbm.expire(store, sources=["old"])
+    _, warm = sbm.train(store, tmp_path / "a.model", {**settings, "warm_start": True})
+    _, cold = sbm.train(store, tmp_path / "b.model", settings)
+    assert warm["converged"]
+    assert warm["passes"] <= cold["passes"]
+    assert warm["primal"] == pytest.approx(cold["primal"], rel=2e-3)

@@ -455,8 +455,8 @@ def _note_labels(source: Source, column: str, kind: pa.DataType, are_words: bool
     words = source.options.words
     if words.are_words not in (None, are_words):
         raise DataError(
-            f"{source.name}: labels in column {column} have type {kind}, but were "
-            f"{'words' if words.are_words else 'numbers'} before; convert them"
+            f"{source.name}: labels in column {column} have type {kind}, but {words.whose} are "
+            f"{'words' if words.are_words else 'numbers'}; {words.advice}"
         )
     words.are_words = are_words
 

@@ -329,6 +329,9 @@ class Training:
             f"warm start: certified relative gap {certificate.relative_gap:.2e}"
         )
         state.is_done = certificate.relative_gap <= self.settings.tol
+        if self.extra is not None and certificate.dual < 0 and not state.is_done:
+            for solver in self.solvers:  # zeros, whose dual is 0, are a better start
+                solver.W[:] = 0.0
         state.only = self._new_blocks(earlier)
         self.commit()
 

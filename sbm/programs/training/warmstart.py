@@ -347,12 +347,16 @@ def refuse_other_classes(
         )
     new, others = ", ".join(texts[known:][:_NAMED]), len(texts) - known - _NAMED
     sources = _sources_with(store, known, set(record["shape"]["files"]))
-    way = f"drop them with sbm expire {store.folder} --source {sources}, or " if sources else ""
+    way = (
+        f"If that is a mistake, use sbm expire {store.folder} --source {sources}. "
+        if sources
+        else ""
+    )
     raise SettingsError(
         f"{folder} was trained without the {'label' if len(texts) == known + 1 else 'labels'} "
         f"{new}{f' and {others} more' if others > 0 else ''}"
-        f"{f', which came with {sources}' if sources else ''}; {way}leave out --warm-start to "
-        "train with them"
+        f"{f', which came with {sources}' if sources else ''}. {way}To train with all labels, "
+        f"leave out --warm-start or remove {folder}"
     )
 
 
