@@ -1,14 +1,17 @@
 import gc
 import json
 import os
+import shlex
 import signal
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from sbm.cli import main
 from sbm.engine import memory
 
 # Random cases are the same in every run; `sh scripts/test.sh --all` runs many more.
@@ -105,3 +108,20 @@ def text_of(shared: Path, tmp_path_factory: pytest.TempPathFactory):
         return target
 
     return unpack
+
+
+@pytest.fixture
+def run(capfd) -> Callable[[str | Sequence[str]], tuple[int, str, str]]:
+    """Run a command line in this process; exit code, stdout, stderr."""
+
+    def run_line(line: str | Sequence[str]) -> tuple[int, str, str]:
+        capfd.readouterr()
+        handler = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as end:  # anything else would be a traceback
+            main(shlex.split(line.removeprefix("sbm ")) if isinstance(line, str) else list(line))
+        signal.signal(signal.SIGTERM, handler)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        return end.value.code, out, err
+
+    return run_line

@@ -1,7 +1,6 @@
 """What is wrong with settings and files is reported before the rows are read or compiled for."""
 
 import random
-import shlex
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from helpers import Passes
 
 import sbm
 from sbm import DataError, SbmError, SettingsError
-from sbm.cli import main
 
 
 def write_table(path: Path, n: int, header: str = "y,a,b,device", seed: int = 0) -> Path:
@@ -24,7 +22,7 @@ def write_table(path: Path, n: int, header: str = "y,a,b,device", seed: int = 0)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capfd):
+def here(tmp_path, monkeypatch):
     """A folder with files that do not fit; ``bad.svm`` and ``bad.csv`` cannot be read."""
     monkeypatch.chdir(tmp_path)
     Path("bad.svm").write_text("a line that is no row\n")
@@ -36,14 +34,6 @@ def here(tmp_path, monkeypatch, capfd):
     sbm.split("t.csv", "words.sbm")
     sbm.train("text.svm", "old.model", {"loss": "log_loss"})
     return tmp_path
-
-
-def run(line: str, capfd) -> tuple[int, str]:
-    """Return the exit code and stderr of a line."""
-    capfd.readouterr()
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(line))
-    return end.value.code, capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,8 +79,8 @@ def run(line: str, capfd) -> tuple[int, str]:
         ("tune words.sbm --C 1,2 --weights weights", ["weights:3"]),
     ],
 )  # fmt: skip
-def test_faults_are_found_before_rows_are_read(here, capfd, line, facts):
-    code, err = run(line, capfd)
+def test_faults_are_found_before_rows_are_read(here, run, line, facts):
+    code, _, err = run(line)
     assert code in (1, 2)
     assert all(fact in err for fact in facts), err
     assert "bad." not in err or "bad." in "".join(facts), err
@@ -108,7 +98,7 @@ def test_faults_are_found_before_rows_are_read(here, capfd, line, facts):
         ("split --append words.sbm u.csv --strict", "words.sbm"),
     ],
 )
-def test_headers_are_checked_before_kernels_are_compiled(here, capfd, monkeypatch, line, fact):
+def test_headers_are_checked_before_kernels_are_compiled(here, run, monkeypatch, line, fact):
     sbm.train("words.sbm", "words.model")
     write_table(Path("u.csv"), 10, "y,a,b,device_type")
 
@@ -117,21 +107,21 @@ def test_headers_are_checked_before_kernels_are_compiled(here, capfd, monkeypatc
 
     for module in ("split", "predict", "answers"):
         monkeypatch.setattr(f"sbm.programs.{module}.prepare", compile_nothing)
-    code, err = run(line, capfd)
+    code, _, err = run(line)
     assert code == 1
     assert fact in err
 
 
-def test_labels_that_are_numbers_may_be_named(here, capfd):
+def test_labels_that_are_numbers_may_be_named(here, run):
     for option in ("--positive 1", "--positive -1", "--class-weight 1=2", "--class-weight -1.0=2"):
-        assert run(f"train text.svm {option} -o n.model -q", capfd)[0] == 0
+        assert run(f"train text.svm {option} -o n.model -q")[0] == 0
 
 
-def test_folder_without_permission_is_reported_first(here, capfd, monkeypatch):
+def test_folder_without_permission_is_reported_first(here, run, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     for line in ("train bad.svm -o m.model", "stream bad.svm -o m.model",
                  "predict old.model bad.svm --confusion c.tsv"):  # fmt: skip
-        code, err = run(line, capfd)
+        code, _, err = run(line)
         assert code == 1
         assert "cannot write to" in err
         assert "bad.svm" not in err

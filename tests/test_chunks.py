@@ -234,7 +234,7 @@ def test_index_beyond_the_columns_is_refused(tmp_path):
 @pytest.mark.parametrize("value", [3.5e38, -1e266, 2.0**1023])
 def test_values_beyond_float32_are_refused(tmp_path, value):
     rows = np.array([[1.0, 0.0], [0.0, value]])
-    with pytest.raises(DataError, match="row 1: found .* feature 1, too large"):
+    with pytest.raises(DataError, match=r"row 1: found .* feature 1, too large"):
         split((rows, [0, 1]), tmp_path / "a.sbm")
     assert split((rows, [0, 1]), tmp_path / "a.sbm", dtype="float64")["rows"] == 2
 

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -21,34 +20,18 @@ from hypothesis import strategies as st
 
 import sbm
 from sbm import Model
-from sbm.cli import cli, main, show
+from sbm.cli import cli, show
 from sbm.cli.command import Terminal
 from sbm.units import format_size
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 
 
-def call(line: str) -> int:
-    handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as end:  # anything else would be a traceback
-        main(shlex.split(line.removeprefix("sbm ")))
-    signal.signal(signal.SIGTERM, handler)
-    return end.value.code
-
-
 @pytest.fixture
-def run(capfd, monkeypatch, tmp_path):
-    """Run a line in this process, in an empty folder; exit code, stdout, stderr."""
+def run(run, monkeypatch, tmp_path):
+    """Run a line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run_line(line: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = call(line)
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return run_line
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import resource
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sbm
-from sbm.cli import main
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.models import model as model_module
 from sbm.models.liblinear import read_model
@@ -37,17 +35,8 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def run(here, capfd):
-    """Run a command in this process; return its exit code, stdout and stderr."""
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(line.split())
-        return end.value.code, *capfd.readouterr()
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+def run(here, run):
+    return run
 
 
 def make_model() -> Model:

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sbm
-from sbm.cli import main
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.text import Source
 from sbm.programs.splitting.newlabels import NewLabels
@@ -41,17 +39,8 @@ def write(name, labels, n=24, seed=0, table=False):
 
 
 @pytest.fixture
-def run(place, capfd):
-    """Run a command in this process; return its exit code, stdout and stderr."""
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            main(list(words))
-        return end.value.code, *capfd.readouterr()
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+def run(place, run):
+    return run
 
 
 def contents(folder):
@@ -91,7 +80,7 @@ def test_single_label_is_all_the_model_predicts(place, label, settings):
 
 def test_single_word_reads_its_own_training_file(place, run):
     write("t.csv", ["yes"], table=True)
-    code, out, _ = run("train", "t.csv", "-q")
+    code, out, _ = run("train t.csv -q")
     assert code == 0
     assert "only the label yes" in out
     write("n.csv", ["yes", "no"], table=True)
@@ -194,13 +183,13 @@ def test_expired_classes_leave_one_and_come_back(place, settings):
 def test_appended_file_with_new_label_is_refused(place, run, old, new, label):
     sbm.split(write("a.svm", old), "s.sbm")
     before = contents("s.sbm")
-    code, _, error = run("split", "--append", "s.sbm", write("b.svm", new, seed=1))
+    code, _, error = run(["split", "--append", "s.sbm", write("b.svm", new, seed=1)])
     assert code == 1
     for word in ("b.svm", "s.sbm", "--new-labels", "sbm expire"):
         assert word in error
     assert f"label {label}," in error
     assert contents("s.sbm") == before
-    assert run("split", "--append", "s.sbm", "b.svm", "--new-labels")[0] == 0
+    assert run("split --append s.sbm b.svm --new-labels")[0] == 0
     assert set(BlockStore(Path("s.sbm")).labels) == {*old, *new}
 
 
@@ -236,12 +225,12 @@ def test_row_is_that_of_the_first_new_label(place):
 @pytest.mark.parametrize("command", ["split", "train", "stream"])
 def test_two_codings_in_one_command_are_refused(run, command):
     inputs = [write("a.svm", [1, 0]), write("b.svm", [-1, 1], seed=1)]
-    code, _, error = run(command, *inputs, "-o", "m")
+    code, _, error = run([command, *inputs, "-o", "m"])
     assert code == 1
     assert "b.svm: row 1 has the label -1, " in error
     assert "--new-labels" in error
     assert Path("m").exists() == (command == "stream")  # which keeps what it learned
-    assert run(command, *inputs, "-o", "n", "--new-labels")[0] == 0
+    assert run([command, *inputs, "-o", "n", "--new-labels"])[0] == 0
 
 
 @pytest.mark.parametrize("command", ["split", "train", "stream"])
@@ -250,7 +239,7 @@ def test_two_codings_in_one_command_are_refused(run, command):
 )
 def test_files_of_many_classes_need_no_option(run, command, files):
     inputs = [write(f"{k}.svm", labels, seed=k) for k, labels in enumerate(files)]
-    assert run(command, *inputs, "-o", "m")[0] == 0
+    assert run([command, *inputs, "-o", "m"])[0] == 0
 
 
 def test_targets_of_several_files_may_be_new(place):
@@ -402,7 +391,7 @@ def test_warm_start_turns_with_the_positive_label(place, settings):
 def test_threshold_and_confusion_are_those_of_the_positive_label(run):
     data = write("t.csv", ["low", "low", "low", "high"], n=400, table=True)
     options = ["--validate", "20%", "--threshold", "f1", "--positive", "high", "--metric", "f1"]
-    assert "label high is predicted above" in run("train", data, *options)[1]
+    assert "label high is predicted above" in run(["train", data, *options])[1]
     report = sbm.predict("t.model", data, confusion=["c.tsv"])
     (tn, fp), (fn, tp) = report["confusion"]
     assert report["labels"] == ["low", "high"]

@@ -31,7 +31,6 @@ from streams import (
 )  # fmt: skip
 
 import sbm
-from sbm.cli import main
 from sbm.errors import SbmError
 from sbm.models.model import Model
 from sbm.programs.streaming import state as stream_job
@@ -560,21 +559,6 @@ def test_dual_value_bounds_the_optimum():
 
 
 # ------------------------------------------------------------------------------ the command line
-
-
-@pytest.fixture
-def run(capfd):
-    """Run a command line in this process; return exit code, stdout and stderr."""
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(line: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main(shlex.split(line))
-        return end.value.code, *capfd.readouterr()
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
 
 
 def test_command_reports_json_and_text(run):
