@@ -84,7 +84,7 @@ MUTATIONS = (
     ),
     Mutation(
         "damping of the step of weights by several ranks", "sbm/solver/kernels/common.py",
-        "w[j] += v * damping[bucket_of(j, code)]",
+        "w[j] += v * damping[code[j]]",
         "w[j] += v",
     ),
     Mutation(
