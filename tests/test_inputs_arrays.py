@@ -411,6 +411,16 @@ def test_labels_that_float64_rounds_are_refused(tmp_path: Path, kind: str) -> No
     assert (report["rows"], report["skipped"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [([np.nan, "a"], "0: found nan"), (["a", None], "1: found None"), ([1, "a"], "1: found 'a'"),
+     (("a", True), "1: found True"), (np.array([1, None], object), "1: found None")],
+)  # fmt: skip
+def test_mixed_labels_are_no_words(tmp_path: Path, y: Any, found: str) -> None:
+    with pytest.raises(DataError, match=f"chunk 0, row {found} as the label"):
+        split((np.eye(2), y), tmp_path / "a.sbm")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_may_be_rounded(tmp_path: Path, kind: str) -> None:
     data = write_labels(tmp_path, kind, [2**53, 2**53 + 1, 1])
