@@ -184,6 +184,9 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("data", np.array([np.nan, 1]), "row 1: found nan .*feature 1.*finite"),
     ("data", np.array([1, 1e39]), "row 2: found 1e.39 .*feature 2, too large"),
     ("y", np.array([1, np.inf]), "row 2: found inf as the label"),
+    ("y", np.array([1, 0x110000], "<u4").view("<U1"), "damaged"),
+    ("y", np.array([1, 0xD800], "<u4").view("<U1"), "not valid Unicode"),
+    ("format", np.array([2**32 - 1], "<u4").view("<U1"), "damaged"),
 ]
 
 

@@ -522,4 +522,7 @@ def read_labels(
         )
     if items:
         words.expect_words(place, items[0])
-    return words.encode(items)
+    try:
+        return words.encode(items)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error

@@ -30,7 +30,7 @@ _MOST_HEADER = 10_000  # most characters of an array header
 _LONGEST = 300  # characters of a message of zipfile or NumPy
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
-    zlib.error, tokenize.TokenError,
+    zlib.error, tokenize.TokenError, SystemError,  # the last one: a string that is not Unicode
 )  # fmt: skip
 
 

@@ -559,7 +559,7 @@ def _forked(do: Callable[[], None]) -> tuple[int, str, int]:
         some = os.read(read, 1 << 16) if ready else b""
         if not ready:
             os.kill(child, 9)
-            said += b"\nhang"
+            said += b"\nHANG"
         if not some:
             break
         said += some
@@ -621,7 +621,7 @@ def _try(seed: int, number: int) -> Ended:
         shutil.rmtree(case)
     last = (said.strip().splitlines() or [""])[-1]
     wrong = [] if code in ALLOWED else [f"exit code {code}"]
-    if "Traceback" in said or ".py:" in said or "hang" in said:
+    if "Traceback" in said or ".py:" in said or "HANG" in said:
         wrong.append("not a sentence")
     if code == 1 and (not last.startswith("sbm: ") or len(last) > 900):
         wrong.append("no sentence")
