@@ -217,6 +217,10 @@ def test_missing_column_is_looked_for(tmp_path, form):
         ({}, "no column 'label' or 'y' or 'target' among 61 columns: .*'clicked'; .* label$"),
         ({"label": "clicked", "weight": "feature_5 "}, "weight; did you mean 'feature_5'"),
         ({"label": "clicked", "exclude": ["feature9"]}, "exclude; did you mean 'feature_9'"),
+        (
+            {"label": "clicked", "categorical": ["feature_1, feature_2"]},
+            "give 'feature_1', 'feature_2' separately",
+        ),
     ):
         with pytest.raises(DataError, match=facts):
             sbm.split(rows, tmp_path / "t.sbm", **options)

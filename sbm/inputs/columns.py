@@ -344,6 +344,9 @@ class Columns:
 def no_column(name: str, names: Sequence[str], option: str) -> str:
     """Return what is said if an option names a column that a table does not have."""
     near = nearest(name, names) if len(names) <= _MOST_COMPARED else ""
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and option in ("--categorical", "--exclude") and {*parts} <= {*names}:
+        near = f"; give {listed(parts)} separately, not with commas"
     return f"no column {shorten(name)!r} for {option}{near or f' among {listed(names)}'}"
 
 
