@@ -160,7 +160,10 @@ def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
     return file.getvalue()
 
 
+NO_CHARACTERS = np.array([0x110000, 0x61], "<u4").view("<U1")
 HOSTILE: list[tuple[str, Any, str]] = [
+    ("y", NO_CHARACTERS, "beyond Unicode"),
+    ("y", NO_CHARACTERS.astype(">U1"), "beyond Unicode"),
     ("indptr", np.array([0, 2, 1]), "row 1: indptr goes from 0 to 2"),
     ("indptr", np.array([0, -1, 2]), "row 1: indptr goes from 0 to -1"),
     ("indptr", np.array([0, 2**63 - 1, -(2**63) + 5]), "row 1: indptr"),

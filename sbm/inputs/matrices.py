@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -474,6 +475,12 @@ def _is_csr(X: Any) -> bool:
     return getattr(X, "format", "") == "csr"
 
 
+def _largest_character(words: npt.NDArray[np.str_]) -> int:
+    """Return the largest code point of an array of words, which NumPy does not check."""
+    codes = np.ascontiguousarray(words).view(f"{words.dtype.str[0]}u4")
+    return int(codes.max(initial=0))
+
+
 def read_labels(
     labels: Any, n_rows: int, place: str, words: LabelWords, what: str = "y"
 ) -> npt.NDArray[Any]:
@@ -504,6 +511,8 @@ def read_labels(
             f"{place}: {what} has shape {y.shape}, but X has {n_rows} rows; expected one label per "
             f"row{several}"
         )
+    if y.dtype.kind == "U" and _largest_character(y) > sys.maxunicode:
+        raise DataError(f"{place}: {what} holds characters beyond Unicode; it is damaged")
     items = y.tolist() if y.dtype.kind in "OU" else []
     if y.dtype.kind in _NUMBERS or (items and all(isinstance(label, Real) for label in items)):
         if n_rows:
