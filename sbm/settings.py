@@ -40,7 +40,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     if (other := _ALSO.get(word.lower())) in by_lower:
         return f"; did you mean {other!r}?"
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 

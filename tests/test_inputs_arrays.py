@@ -188,6 +188,9 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("data", np.array([np.nan, 1]), "row 1: found nan .*feature 1.*finite"),
     ("data", np.array([1, 1e39]), "row 2: found 1e.39 .*feature 2, too large"),
     ("y", np.array([1, np.inf]), "row 2: found inf as the label"),
+    ("y", np.array([1, 0x110000], "<u4").view("<U1"), "damaged"),
+    ("y", np.array([1, 0xD800], "<u4").view("<U1"), "not valid Unicode"),
+    ("format", np.array([2**32 - 1], "<u4").view("<U1"), "damaged"),
 ]
 
 
@@ -413,6 +416,16 @@ def test_labels_that_float64_rounds_are_refused(tmp_path: Path, kind: str) -> No
         split(data, store, **IN_TURN)
     report = split(data, store, on_error="skip", **IN_TURN)
     assert (report["rows"], report["skipped"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [([np.nan, "a"], "0: found nan"), (["a", None], "1: found None"), ([1, "a"], "1: found 'a'"),
+     (("a", True), "1: found True"), (np.array([1, None], object), "1: found None")],
+)  # fmt: skip
+def test_mixed_labels_are_no_words(tmp_path: Path, y: Any, found: str) -> None:
+    with pytest.raises(DataError, match=f"chunk 0, row {found} as the label"):
+        split((np.eye(2), y), tmp_path / "a.sbm")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -181,6 +181,10 @@ READ = {
     "errors that go away": lambda n, a: Answer(429, {"Content-Length": 0}, []) if n % 3 else a,
     "broken connections": lambda n, a: replace(a, breaks=n % 3 > 0),
     "identity": lambda n, a: a.with_headers(Content_Encoding="identity"),
+    "no coding": lambda n, a: a.with_headers(Content_Encoding=("aws-chunked,", "UTF-8")[n % 2]),
+    "upper case": lambda n, a: a.with_headers(
+        Content_Range=a.headers["Content-Range"].replace("b", "B")
+    ),
 }
 
 

@@ -234,6 +234,10 @@ def test_missing_column_is_looked_for(tmp_path, form):
         ({}, "no column 'label' or 'y' or 'target' among 61 columns: .*'clicked'; .* label$"),
         ({"label": "clicked", "weight": "feature_5 "}, "weight; did you mean 'feature_5'"),
         ({"label": "clicked", "exclude": ["feature9"]}, "exclude; did you mean 'feature_9'"),
+        (
+            {"label": "clicked", "categorical": ["feature_1, feature_2"]},
+            "give 'feature_1', 'feature_2' separately",
+        ),
     ):
         with pytest.raises(DataError, match=facts):
             sbm.split(rows, tmp_path / "t.sbm", **options)
@@ -298,6 +302,22 @@ def test_prediction_refuses_a_column_of_another_type(tmp_path):
         with pytest.raises(DataError, match="column size has type string, but held numbers"):
             call()
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_prediction_reads_a_label_column_without_labels(tmp_path):
+    kinds = {"words": ["no", "yes"], "numbers": [0, 1]}
+    missing = [pa.nulls(2), pa.array([None] * 2, pa.float64()), pa.array([None] * 2, pa.string())]
+    for kind, labels in kinds.items():
+        model, _ = sbm.train(pa.table({"a": [1, -1], "y": labels}), tmp_path / f"{kind}.model")
+        for column in missing:
+            pq.write_table(pa.table({"a": [1, 2], "y": column}), tmp_path / "a.parquet")
+            assert sbm.predict(model, tmp_path / "a.parquet")["unlabelled_rows"] == 2
+        (other,) = (pa.array(kinds[k]) for k in kinds if k != kind)
+        pq.write_table(pa.table({"a": [1, 2], "y": other}), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=rf"row 1: found .* labels of the model are {kind}"):
+            sbm.predict(model, tmp_path / "a.parquet")
+        with pytest.raises(DataError, match="labels in column y have type"):
+            sbm.predict(model, tmp_path / "a.parquet", labels=True)
 
 
 def test_null_and_nan_are_missing(tmp_path):

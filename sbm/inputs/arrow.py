@@ -367,13 +367,16 @@ def _check_types(schema: pa.Schema, columns: Columns, source: Source) -> list[st
             continue
         kind = schema.field(name).type
         if not (_is_number(kind) or _is_word(kind)):
+            is_feature = k not in (columns.label, columns.weight)
+            advice = f"--exclude {name} leaves it out" if is_feature else "convert it"
             raise DataError(
                 f"{source.name}: column {name} has type {kind}; expected numbers, strings or "
-                f"booleans (--exclude {name} leaves it out)"
+                f"booleans ({advice})"
             )
         is_word = k in columns.text or _is_word(kind)
         if k == columns.label:
-            _note_labels(source, name, kind, is_word)
+            if options.labels is True or options.words.are_words is None:
+                _note_labels(source, name, kind, is_word)
         elif k == columns.weight and is_word:
             raise DataError(
                 f"{source.name}: weights in column {name} have type {kind}; expected numbers"

@@ -313,7 +313,10 @@ class Columns:
         """Return labels as numbers, and refuse the rows with an invalid label."""
         words = self.options.words
         labels = np.full(len(column.codes), np.nan) if column.numbers is None else column.numbers
-        if words.are_words:
+        are_numbers = bool(words.are_words) and column.numbers is not None and not column.codes.size
+        if are_numbers:  # which are refused, or missing
+            labels = np.full(len(labels), np.nan)
+        elif words.are_words:
             table = [" ".join(word.decode("utf-8", "replace").split()) for word in column.words]
             numbers = np.append(
                 [np.nan if word in NO_LABEL else words.number(word) for word in table], np.nan
@@ -331,6 +334,8 @@ class Columns:
                 continue
             shown = cell if len(cell) <= 40 else cell[:37] + "..."
             expected = "where a label is expected"
+            if are_numbers:
+                expected = f"as the label, but {words.whose} are words; {words.advice}"
             if not words.are_words:
                 expected = "where a numeric label is expected"
                 if NOT_FINITE.fullmatch(cell) or np.isinf(labels[row]):
@@ -344,6 +349,9 @@ class Columns:
 def no_column(name: str, names: Sequence[str], option: str) -> str:
     """Return the words for a column that an option names and a table does not have."""
     near = nearest(name, names) if len(names) <= _MOST_COMPARED else ""
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and option in ("--categorical", "--exclude") and {*parts} <= {*names}:
+        near = f"; give {listed(parts)} separately, not with commas"
     return f"no column {shorten(name)!r} for {option}{near or f' among {listed(names)}'}"
 
 

@@ -504,6 +504,8 @@ def read_labels(
         The labels are not numbers or words, or were the other kind before.
     """
     y: npt.NDArray[Any] = np.asarray(labels)
+    if y.dtype.kind == "U" and isinstance(labels, list | tuple):  # NumPy makes words of numbers
+        y = np.asarray(labels, dtype=object)
     if y.shape == (n_rows, 1):
         y = y[:, 0]
     if y.ndim != 1 or len(y) != n_rows:
@@ -521,10 +523,20 @@ def read_labels(
         if n_rows:
             words.expect_numbers(place)
         return y
-    if not all(isinstance(label, str) for label in items) or y.dtype.kind not in "OU":
+    if y.dtype.kind not in "OU":
         raise DataError(
             f"{place}: {what} has dtype {y.dtype}; expected all labels to be words, or all numbers"
         )
+    if not all(isinstance(label, str) for label in items):
+        kind = str if isinstance(items[0], str) else Real
+        row = next(k for k, x in enumerate(items) if not isinstance(x, kind) or x != x)
+        raise DataError(
+            f"{place}, row {row}: found {items[row]!r:.40} as the label; expected all labels to be "
+            "words, or all numbers"
+        )
     if items:
         words.expect_words(place, items[0])
-    return words.encode(items)
+    try:
+        return words.encode(items)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error

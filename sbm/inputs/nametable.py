@@ -97,7 +97,13 @@ class NameTable:
                     f"feature_names is a {type(given).__name__} of which some items are not str; "
                     "expected a file or a sequence of str"
                 )
-            self.add(np.arange(len(given)), [name.encode() for name in given])
+            try:
+                encoded = [name.encode() for name in given]
+            except UnicodeEncodeError as error:
+                raise SettingsError(
+                    f"feature_names has {error.object!r}, which is not valid Unicode; replace it"
+                ) from error
+            self.add(np.arange(len(given)), encoded)
             yield 1.0
             return
         path = Path(given)
@@ -213,7 +219,8 @@ class LabelWords:
         Raises
         ------
         DataError
-            The word has a line end or a tab; predictions are written one per line.
+            The word has a line end or a tab, as predictions are written one per line, or is not
+            valid Unicode.
         """
         found = self.numbers.get(word)
         if found is None:
@@ -222,6 +229,8 @@ class LabelWords:
                     f"found label {word!r}; labels must not contain tabs or line ends. Replace "
                     "them by spaces"
                 )
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise DataError(f"found label {word!r}, which is not valid Unicode; replace it")
             found = self.numbers[word] = 1.0 + max(self.numbers.values(), default=-1.0)
         return found
 

@@ -29,7 +29,7 @@ _OF_LABELS = "biufU"  # kinds of numpy types that are labels
 _MOST_HEADER = 10_000  # most characters of an array header
 _DAMAGED = (
     OSError, EOFError, ValueError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile,
-    zlib.error,
+    zlib.error, SystemError,  # the last one: a string that is not Unicode
 )  # fmt: skip
 
 

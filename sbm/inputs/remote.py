@@ -35,6 +35,8 @@ _FEW = 3  # of a connection to a server that has not answered yet
 _WAIT = 0.5  # seconds before the second try; twice as long before each further one
 _NAP = 0.1  # seconds between two looks whether to stop
 _WEB = ("http", "https")
+# What servers call the bytes of the file as they are: codings of signatures or characters.
+_PLAIN = ("", "identity", "none", "binary", "utf-8", "aws-chunked")
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses of errors that may go away
 _GONE = (404, 410)
 _FINAL = (
@@ -363,7 +365,7 @@ class _WebFile:
             advice = "; check the address and your rights to it" if status in (401, 403) else ""
             raise DataError(f"cannot read {self._url}: {what}{advice}")
         coding = headers.get("Content-Encoding", "").strip().lower()[:40]
-        if status != 416 and coding not in ("", "identity"):
+        if status != 416 and not all(part.strip() in _PLAIN for part in coding.split(",")):
             raise self._encoded(coding)
         sent = answer.content_length
         marks = {name: headers.get(name) for name in ("ETag", "Last-Modified")}
@@ -378,7 +380,7 @@ class _WebFile:
             return sent or 0, {"length": sent, **marks}
         text = headers.get("Content-Range", "").strip()
         if status == 416:
-            total = re.fullmatch(r"bytes \*/(\d+)", text)
+            total = re.fullmatch(r"bytes \*/(\d+)", text, re.I)
             length = int(total[1]) if total else 0
             if length > begin or (begin and not total):
                 raise DataError(
@@ -386,7 +388,7 @@ class _WebFile:
                     "again, or download the file first"
                 )
             return 0, {"length": length, **marks}
-        if not (match := re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text)):
+        if not (match := re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text, re.I)):
             raise DataError(
                 f"{self._url}: the server sends a part of the file without saying which "
                 f"(Content-Range: {text[:80]!r}); download it first"

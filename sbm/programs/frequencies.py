@@ -106,10 +106,13 @@ class FrequencyCheck:
             where = slice(1, 3)  # the feature, and the neighbour that would be it
             if by < 0:
                 moved, where = np.hstack([self._known[:, 1:], nothing]), slice(0, 2)
-            gains = (self._likelihood(moved) - plain)[:, where].sum(axis=1)
-            if gains.sum() > _EVIDENCE:
-                k = int(np.argmax(gains))
-                seen = self._counts[k] / self.rows
+            gains = (self._likelihood(moved) - plain)[:, where]
+            ids = (self._ids[:, np.newaxis] + np.arange(-1, 2))[:, where]
+            once = np.unique(ids, return_index=True)[1]  # neighbours may be features themselves
+            k = int(np.argmax(gains.sum(axis=1)))
+            seen = self._counts[k] / self.rows
+            is_found = 2 * seen[1 + by] > self._known[k, 1]  # else the feature is only missing
+            if is_found and gains.ravel()[once].sum() > _EVIDENCE:
                 return (
                     f"feature {self._ids[k]} is in {self._known[k, 1]:.0%} of the training rows, "
                     f"but in {seen[1]:.0%} of the input, where feature {self._ids[k] + by} is in "

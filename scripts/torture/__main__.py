@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"seed": args.seed, **chosen}
     report = Report("torture", "find results that are lost or wrong", settings)
     failures: list[str] = []
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=args.folder and args.folder.resolve()) as folder:
         for name, cases in chosen.items():
             module, _, function = SECTIONS[name].partition(":")
             section = getattr(importlib.import_module(f"scripts.torture.{module}"), function)
