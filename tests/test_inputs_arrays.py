@@ -182,6 +182,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("indices", b"lzma", "unknown compression"),
     ("data", npy(np.ones(2)).replace(b"False", b"F(lse"), "damaged"),
     ("data", npy(np.ones(2)).replace(b"'<f8'", b"'(,)'"), "header of data is invalid"),
+    ("format", npy(np.array("csr")).replace(b"(), }", b"(), ("), "header of format is invalid"),
     ("y", np.ones(3), "3 labels, but 2 rows"),
     ("format", np.array(b"csc"), "csc format"),
     ("indices", np.array([1, -2]), "row 2: .*id that is negative"),

@@ -12,7 +12,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +47,18 @@ def _explained(name: str) -> Iterator[None]:
         ) from error
 
 
+def _parsed(name: str, read: Callable[..., Any], file: IO[bytes], **options: Any) -> Any:
+    """Call a function of NumPy that reads a header.
+
+    Raises `ValueError` if it is invalid. NumPy reads headers as Python text, with errors of any
+    kind: SyntaxError, tokenize.TokenError and others.
+    """
+    try:
+        return read(file, **options)
+    except Exception as error:
+        raise ValueError(f"the header of {name} is invalid: {error}") from error
+
+
 class _Column:
     """A one-dimensional array in a file, or a matrix of one column, read sequentially."""
 
@@ -60,10 +72,7 @@ class _Column:
         }.get(version)
         if header is None:
             raise ValueError(f"{name} has unknown NumPy format version {version}")
-        try:
-            shape, _, self._dtype = header(file, max_header_size=_MOST_HEADER)
-        except Exception as error:  # NumPy reads it as Python text, with errors of any kind
-            raise ValueError(f"the header of {name} is invalid: {error}") from error
+        shape, _, self._dtype = _parsed(name, header, file, max_header_size=_MOST_HEADER)
         if "U" in kinds:
             self._check_labels(shape, kinds)
         elif len(shape) != 1 or shape[0] < 0 or self._dtype.kind not in kinds:
@@ -181,7 +190,8 @@ def _columns(
     if "format" in members:
         with archive.open("format.npy") as file:
             # bytes, or a string as SciPy wrote before 1.0 and np.savez does
-            name = np.lib.format.read_array(io.BytesIO(file.read(_MOST_HEADER))).item()
+            content = io.BytesIO(file.read(_MOST_HEADER))
+            name = _parsed("format", np.lib.format.read_array, content).item()
         kind = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
         if kind != "csr":
             raise DataError(
