@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-
-from sbm.cli import main
-from sbm.engine import memory
+from inside import engine_memory_module as memory
+from inside import main
 
 # Random cases are the same in every run; `sh scripts/test.sh --all` runs many more.
 for profile, examples in (("default", 25), ("long", 200)):

@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from inside import Alphas, BlockStore, Dense, Lists, Progress, Rows
 from slow_parser import Row
 from slow_parser import slow_parse as slow_parse  # re-exported
 
 import sbm
-from sbm.alphas import Alphas, Dense, Lists
-from sbm.engine.progress import Progress
-from sbm.rows import Rows
-from sbm.store.blocks import BlockStore
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 

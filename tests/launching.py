@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-
-from sbm.distributed import comm
+from inside import distributed_comm_module as comm
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = ROOT / "tests" / "ranks.py"

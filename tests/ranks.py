@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from sbm.distributed import comm as messages
-from sbm.distributed.comm import Comm, MpiComm, world
-from sbm.programs.train import train_ranks
+from inside import Comm, MpiComm, train_ranks, world
+from inside import distributed_comm_module as messages
 
 PATIENT = 300.0  # seconds, on a busy machine
 SMALL_SLICE = 1000
@@ -171,12 +169,8 @@ def command(folder: Path, fault: str, *words: str) -> None:
     the signal before or after its `count`-th call of the function; null means no fault. The rank
     touches ``RANK.there`` at that call, and writes its peak memory to ``RANK.peak``.
     """
-    from sbm.__main__ import main as run
-    from sbm.engine.engine import Engine
-    from sbm.models.model import Model
-    from sbm.programs.training.ranks import StatusFile
-    from sbm.programs.training.training import Training
-    from sbm.store.run import Run
+    from inside import Engine, Model, Run, StatusFile, Training
+    from inside import module_main as run
 
     rank, chosen = os.environ["PMI_RANK"], json.loads(fault)
     if chosen is not None and str(chosen[0]) == rank:

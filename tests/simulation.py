@@ -6,14 +6,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from helpers import plain
-
-from sbm.alphas import no_alphas
-from sbm.rows import SPARE, Arena, Rows
-from sbm.solver.cache import WorkingSet
-from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.problem import AnyProblem
-from sbm.solver.step import Screen, Solver, Step
-from sbm.solver.variables import DenseSet, ListPool
+from inside import ROWS_SPARE as SPARE
+from inside import (
+    AnyProblem,
+    Arena,
+    Certificate,
+    Certifier,
+    DenseSet,
+    ListPool,
+    Rows,
+    Screen,
+    Solver,
+    Step,
+    WorkingSet,
+    no_alphas,
+)
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ import itertools
 import re
 import struct
 
-from sbm.inputs.parsing import ROUNDED_LABEL
+from inside import ROUNDED_LABEL
 
 __all__ = ["Row", "read_line", "slow_parse"]
 

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from inside import Run, Size, patch, sources_at
+from inside import store_container_module as arrays
+from inside import streaming_plan_module as streamplan
 
 import sbm
-from sbm.inputs import text
-from sbm.programs.streaming import plan as streamplan
-from sbm.programs.streaming import state as stream_job
-from sbm.solver.onepass import Size
-from sbm.store import container as arrays
-from sbm.store.run import Run, sources_at
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -152,11 +149,11 @@ def small_plans(
         plans.append(replace(made, size=size, planned=planned))
         return plans[-1]
 
-    monkeypatch.setattr(stream_job, "plan_stream", plan)
-    monkeypatch.setattr(stream_job, "FIRST_BLOCK", first)
+    patch(monkeypatch, "plan_stream", plan)
+    patch(monkeypatch, "FIRST_BLOCK", first)
     return plans
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Parse text in pieces of few bytes."""
-    monkeypatch.setattr(text, "PIECE", size)
+    patch(monkeypatch, "text.PIECE", size)

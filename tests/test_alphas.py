@@ -5,9 +5,7 @@ import pytest
 from helpers import lists_of, plain
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.alphas import Dense, Lists, blend, join, no_alphas
-from sbm.solver.variables import ListPool
+from inside import Dense, ListPool, Lists, blend, join, no_alphas
 
 VALUES = st.floats(-1e300, 1e300).filter(bool)
 LIST = st.dictionaries(st.integers(0, 70_000), VALUES, max_size=4).map(lambda d: sorted(d.items()))

@@ -93,6 +93,22 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(name for name, theirs in reached.items() if name in theirs)
 
 
+def test_tests_get_inside_names_from_one_file():
+    """So that a move in the package changes one file of the tests."""
+    public = {"sbm", "sbm.errors", "sbm.sklearn"}
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts) for p in PACKAGE.rglob("*.py")}
+    modules |= {".".join(path.relative_to(ROOT).parts) for path in PACKAGE.glob("*/")}
+    wrong = [
+        f"{path.name}: {name}"
+        for path in sorted((ROOT / "tests").glob("*.py"))
+        if path.name != "inside.py"
+        for name in imports(ast.parse(path.read_text("utf-8")), path.name)
+        if name.partition(".")[0] == "sbm"
+        and not {name, name.rpartition(".")[0]} & (public - ({"sbm"} if name in modules else set()))
+    ]
+    assert not wrong
+
+
 def test_circular_imports_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
 

@@ -13,10 +13,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import checksum, decode_record, encode_record
+from inside import store_container_module as container
 
 from sbm.errors import StoreError
-from sbm.store import container
-from sbm.store.records import checksum, decode_record, encode_record
 
 MAGIC = b"\x89SBM\r\n\x1a\n"
 DTYPES = ["|u1", "|i1", "|b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"]

@@ -12,25 +12,27 @@ import pytest
 from helpers import Row, as_rows, slow_parse
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    ANY,
+    DIRECT_LIMIT,
+    Arena,
+    Arrivals,
+    Block,
+    IdTable,
+    Labels,
+    Needs,
+    Patience,
+    Reached,
+    Rows,
+    Source,
+    TextOptions,
+    arrays_of,
+    patch,
+    sources_at,
+)
 from streams import small_pieces, stdin_of
 
 from sbm.errors import DataError
-from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
-from sbm.inputs.live import Patience
-from sbm.inputs.text import Source
-from sbm.programs.splitting import reading as coding
-from sbm.programs.splitting.deal import Labels
-from sbm.programs.streaming.arrivals import (
-    ANY,
-    Arrivals,
-    Block,
-    Needs,
-    Reached,
-    TextOptions,
-    arrays_of,
-)
-from sbm.rows import Arena, Rows
-from sbm.store.run import sources_at
 
 
 class Reader:
@@ -129,8 +131,8 @@ def test_blocks_and_needs_depend_only_on_rows(
 ) -> None:
     rows, blocks, seen, is_last = slow_parse(text)[0], [], 0, False
     path = write(tmp_path_factory.mktemp("rows") / "a.svm", text)
-    with pytest.MonkeyPatch.context() as patch:
-        small_pieces(patch, piece)
+    with pytest.MonkeyPatch.context() as context:
+        small_pieces(context, piece)
         reader = Reader(path, rows=most_rows, nnz=most_nnz)
         while not is_last:
             block = reader.gather()
@@ -197,11 +199,11 @@ def test_rows_are_the_same_after_stops(
     # is stopped, and passes on what it had read.
     rows, got, before = slow_parse(text)[0], [], None
     path: str | Path = write(tmp_path_factory.mktemp("rows") / "a.svm", text)
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        small_pieces(patch, piece)
+    with pytest.MonkeyPatch.context() as context, contextlib.ExitStack() as stack:
+        small_pieces(context, piece)
         if "pipe" in end:
             path, (read, write_end) = "-", os.pipe()
-            stack.enter_context(stdin_of(patch, read))
+            stack.enter_context(stdin_of(context, read))
             os.write(write_end, text)
             os.close(write_end)
         for n in [*parts, 10**6]:
@@ -280,7 +282,7 @@ def test_targets_and_unlabelled_rows_need_no_classes(is_unlabelled: bool, tmp_pa
 
 
 def test_too_many_labels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coding, "MOST_LABELS", 10)
+    patch(monkeypatch, "MOST_LABELS", 10)
     reader = Reader(write(tmp_path / "a.svm", "".join(f"{k} 1:1\n" for k in range(11))))
     assert reader.all_rows() == []
     assert isinstance(reader.arrivals.error, DataError)
@@ -289,7 +291,7 @@ def test_too_many_labels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_ids_wait_for_a_plan(tmp_path, monkeypatch):
     """A row that no plan has room for is kept without making the table of ids larger."""
-    monkeypatch.setattr("sbm.programs.streaming.arrivals._NEW_IDS", 8)
+    patch(monkeypatch, "_NEW_IDS", 8)
     text = "".join(f"{k % 2} {3 * k}:1 {2**40 + k}:1 {2**50 + k}:2\n" for k in range(400))
     path = write(tmp_path / "a.svm", text)
     expected = slow_parse(text.encode())[0]

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import CHUNK_NNZ, CHUNK_ROWS, BlockStore, BlockWriter, Rows, patch
+from inside import store_container_module as container
+from inside import store_files_module as files
 from processes import finished
 
 import sbm
 from sbm.errors import StoreError
-from sbm.rows import Rows
-from sbm.store import blocks as block_module
-from sbm.store import container, files
-from sbm.store.blocks import CHUNK_NNZ, CHUNK_ROWS, BlockStore, BlockWriter
 
 
 def test_chunks_are_bounded_in_rows_and_nonzeros(tmp_path):
@@ -49,7 +48,7 @@ def test_chunks_are_bounded_in_rows_and_nonzeros(tmp_path):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """60 rows in one block of 6 chunks, in the order of the text; row k has label k % 3."""
-    monkeypatch.setattr(block_module, "CHUNK_ROWS", 10)
+    patch(monkeypatch, "CHUNK_ROWS", 10)
     lines = (f"{k % 3} {k}:{k}.5 {k + 1}:2" for k in range(60))
     (tmp_path / "a.svm").write_text("\n".join(lines))
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=1, shuffle=False, threads=1)
@@ -123,7 +122,7 @@ def no_swap(a: Path, b: Path) -> None:
 @pytest.mark.parametrize("swaps", [True, False])
 def test_complete_folder_replaces_an_older_one(tmp_path, monkeypatch, swaps):
     if not swaps:
-        monkeypatch.setattr(files, "_swap", no_swap)
+        patch(monkeypatch, "_swap", no_swap)
     new, old = two_folders(tmp_path)
     files.put_in_place(new, old)
     assert names(tmp_path) == ["x.sbm.partial/old", "x.sbm/new"]
@@ -136,19 +135,19 @@ def test_failed_sync_restores_folder_names(tmp_path, monkeypatch, swaps, replace
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     if not swaps:
-        monkeypatch.setattr(files, "_swap", no_swap)
+        patch(monkeypatch, "_swap", no_swap)
     new, old = two_folders(tmp_path)
     if not replaces:
         files.remove([old])
     before = names(tmp_path)
-    monkeypatch.setattr(files, "_sync", fail)
+    patch(monkeypatch, "_sync", fail)
     with pytest.raises(StoreError, match=r"cannot write .*x\.sbm: Input/output error"):
         files.put_in_place(new, old)
     assert names(tmp_path) == before
 
 
 def test_failed_slow_swap_restores_old_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_swap", no_swap)
+    patch(monkeypatch, "_swap", no_swap)
     new, old = two_folders(tmp_path)
     files.remove([new])
     with pytest.raises(StoreError, match=r"x\.sbm"):

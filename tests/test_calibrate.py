@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import fit, full_weights, write_rows
+from inside import Collector, probabilities
 
 import sbm
 from sbm.errors import SettingsError
-from sbm.models.probabilities import probabilities
-from sbm.programs.training.calibration import Collector
 
 N_ROWS, FEATURES = 2000, 6
 CLASSIFIERS = [

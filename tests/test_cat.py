@@ -8,12 +8,11 @@ from click.testing import CliRunner
 from helpers import store_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import BlockStore, cli, patch
 from slow_parser import slow_parse
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import SettingsError, StoreError
-from sbm.store.blocks import BlockStore
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 ROWS = st.lists(
@@ -41,8 +40,8 @@ def test_text_comes_back(tmp_path_factory, first, second, dtype, nnz):
     sources = [folder / "a.svm", folder / "b.svm"]
     options = {"dtype": dtype, "force": True, "threads": 1}
     sbm.split(sources, folder / "a.sbm", blocks=2, new_labels=True, **options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.programs.cat._NNZ", nnz)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "_NNZ", nnz)
         report = sbm.cat(folder / "a.sbm", folder / "c.svm")
     assert report["rows"] == len(first) + len(second)
     expected = slow_parse((text_of(first) + text_of(second)).encode(), dtype)

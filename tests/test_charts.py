@@ -5,8 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.programs.reporting.charts import (
+from inside import (  # fmt: skip
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -17,7 +16,7 @@ from sbm.programs.reporting.charts import (
     LineChart,
     Scale,
     Series,
-)  # fmt: skip
+)
 
 DIGIT, LINE = 8, 15  # units of the view box, generously
 

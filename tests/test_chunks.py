@@ -13,12 +13,11 @@ import scipy.sparse as sp
 from helpers import Row, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import patch, read_manifest, split
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.programs.split import split
 from sbm.sklearn import SBMClassifier, SBMRegressor
-from sbm.store.blocks import read_manifest
 
 Plain = tuple[float, list[tuple[int, float]]]  # label, and nonzeros in any order, ids repeated
 
@@ -87,8 +86,8 @@ def test_chunks_give_the_same_store_as_text(tmp_path_factory, rows, cuts, most, 
     before = [array.copy() for X, _ in chunks for array in (X.data, X.indices, X.indptr)]
     expected = slow(rows)
     options: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": threads}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 16 * most)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "matrices.PIECE", 16 * most)
         report = split(chunks, folder / "a.sbm", **options)
         split(iter(chunks), folder / "iterator.sbm", **options)
     (folder / "a.svm").write_text(text_of(expected))
@@ -243,7 +242,7 @@ def test_invalid_rows_are_skipped_and_counted(tmp_path, monkeypatch):
     rows: list[Plain] = [(float(k % 2), [(k % 9, float(k)), (20, 1.0)]) for k in range(60)]
     bad = {3: (np.nan, rows[3][1]), 4: (1.0, [(1, np.inf)]), 50: (0.0, [(-1, 1.0)])}
     given_rows = [bad.get(k, row) for k, row in enumerate(rows)]
-    monkeypatch.setattr("sbm.inputs.matrices.PIECE", 16 * 7)
+    patch(monkeypatch, "matrices.PIECE", 16 * 7)
     chunks = [chunk(given_rows[:40]), chunk(given_rows[40:])]
     report = split(chunks, tmp_path / "a.sbm", blocks=1, shuffle=False, on_error="skip")
     assert in_order(tmp_path / "a.sbm") == slow([r for k, r in enumerate(rows) if k not in bad])

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import Terminal, cli, format_size, patch
+from inside import cli_show_module as show
 
 import sbm
 from sbm import Model
-from sbm.cli import cli, show
-from sbm.cli.command import Terminal
-from sbm.units import format_size
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 
@@ -183,7 +182,7 @@ def test_text_output_matches_json(run, here, line):
 def test_plan_output_matches_json(run, here, monkeypatch):
     code, out, _ = run("plan big.sbm --json")
     report = strict(out)
-    monkeypatch.setattr("sbm.programs.plan.plan", lambda *arguments, **options: report)
+    patch(monkeypatch, "plan", lambda *arguments, **options: report)
     code, out, err = run("plan big.sbm")
     assert (code, err) == (0, "")
     assert out.startswith("big.sbm: 40 rows, 20 features, 321 nonzeros\n")
@@ -595,7 +594,7 @@ def test_errors_become_exit_codes(run, monkeypatch, error, code, facts):
     def fail(path):
         raise error
 
-    monkeypatch.setattr("sbm.programs.info.info", fail)
+    patch(monkeypatch, "info", fail)
     found, out, err = run("info a")
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert err.startswith(f"sbm: {facts}") or (not error.args and facts in err)

@@ -10,11 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from sbm.compiled import load
-from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
-from sbm.store.codec import decode_rows, encode_rows, gather_rows
-from sbm.store.container import Buffers
+from inside import DIRECT_LIMIT, Buffers, IdTable, decode_rows, encode_rows, gather_rows, load
 
 GUARD = 64
 INDEX_LIMIT = 2**31 - 1

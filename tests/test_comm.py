@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import ranks
 from families import Case, make_store
+from inside import MpiComm, SerialComm, launched_size, main, patch, world
+from inside import cli_processes_module as processes
+from inside import distributed_comm_module as comm
 from launching import environment
 from processes import finished
 from threads import in_threads
 
 import sbm
-from sbm.cli import main, processes
-from sbm.distributed import comm
-from sbm.distributed.comm import MpiComm, SerialComm, launched_size, world
 from sbm.errors import SettingsError, StoreError
 
 
@@ -37,8 +37,8 @@ def bytes_of(name, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_sums_follow_rank_order(monkeypatch, size):
-    monkeypatch.setattr(comm, "SLICE", ranks.SMALL_SLICE)
-    monkeypatch.setattr(comm, "SMALL", 0)
+    patch(monkeypatch, "SLICE", ranks.SMALL_SLICE)
+    patch(monkeypatch, "SMALL", 0)
     found = {}
     for how, sparse in ranks.HOW.items():
         theirs = in_threads(size, ranks.sums, sparse=sparse)  # which checks the bits
@@ -59,7 +59,7 @@ def test_sums_follow_rank_order(monkeypatch, size):
 def test_messages_reach_all_ranks_in_order(monkeypatch, size):
     in_threads(size, ranks.speak)
     for most in (1 << 30, 9_999):
-        monkeypatch.setattr(comm, "MOST_BYTES", most)
+        patch(monkeypatch, "MOST_BYTES", most)
         for expected, sent in in_threads(size, ranks.swap):
             assert expected == sent
 
@@ -151,8 +151,8 @@ def test_failed_command_ends_the_other_ranks(
         raise error
 
     one = SimpleNamespace(rank=rank, size=2, share=fail, gather=fail, abort=ends.append)
-    monkeypatch.setattr(comm, "world", lambda timeout: one)
-    monkeypatch.setattr(processes, "_others", [])
+    patch(monkeypatch, "world", lambda timeout: one)
+    patch(monkeypatch, "_others", [])
     monkeypatch.setattr(processes.time, "sleep", waits.append)
     store = make_store(tmp_path, *Case("hinge", 2).rows(), blocks=2)
     with pytest.raises(SystemExit, match=str(code)):

@@ -16,14 +16,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from inside import Progress, Terminal, clock, compile_seconds, patch
+from inside import compiled_module as compiled
+from inside import engine_kernels_module as kernels
 from processes import finished, started, wait_until
 
 import sbm
-from sbm import compiled
-from sbm.cli.command import Terminal
-from sbm.engine import kernels
-from sbm.engine.clock import clock, compile_seconds
-from sbm.engine.progress import Progress
 
 PACKAGE = Path(sbm.__file__).parent
 PROBE = '''
@@ -64,8 +62,8 @@ def probe(tmp_path, monkeypatch):
     (tmp_path / "sbm_probe").mkdir()
     (tmp_path / "sbm_probe" / "kernels.py").write_text(PROBE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(compiled, "_source", lambda module: tmp_path / "sbm_probe" / "kernels.py")
-    monkeypatch.setattr(compiled, "folder", lambda: tmp_path / "code")
+    patch(monkeypatch, "_source", lambda module: tmp_path / "sbm_probe" / "kernels.py")
+    patch(monkeypatch, "folder", lambda: tmp_path / "code")
     yield tmp_path / "code"
     for name in [m for m in sys.modules if m.startswith("sbm_probe")]:
         del sys.modules[name]
@@ -81,7 +79,7 @@ def made(monkeypatch) -> list[str]:
         names.append(name)
         return make(module, name, kinds)
 
-    monkeypatch.setattr(compiled, "_make", counted)
+    patch(monkeypatch, "_make", counted)
     return names
 
 
@@ -267,7 +265,7 @@ def test_cached_code_is_writable_by_owner_only(probe, made):
 def nowhere(tmp_path, monkeypatch):
     """An installation that cannot be written, and no home."""
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "file")
+    patch(monkeypatch, "_PACKAGE", tmp_path / "file")
     for name in ("XDG_CACHE_HOME", compiled.FOLDER, "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -314,8 +312,8 @@ def test_cache_folder_of_machine_code(nowhere, monkeypatch, environment, place):
 
 def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, capsys, caplog):
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
-    monkeypatch.setattr(compiled, "run_compiler", lambda order: time.sleep(1.2) or ("", b""))
-    monkeypatch.setattr(compiled, "fingerprint", lambda *sources: "0123456789abcdef")
+    patch(monkeypatch, "run_compiler", lambda order: time.sleep(1.2) or ("", b""))
+    patch(monkeypatch, "fingerprint", lambda *sources: "0123456789abcdef")
     monkeypatch.setenv("HOME", str(nowhere / "file"))
     begin, wall, before = clock(), time.perf_counter(), compile_seconds()
     kernels.prepare("split", "float32", Terminal())
@@ -375,7 +373,7 @@ def test_child_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("answer", [("", b"Hello!"), ("exit code -9", b"")])
 def test_child_that_fails_is_an_error(probe, monkeypatch, answer):
     monkeypatch.delenv(compiled.COMPILE_HERE, raising=False)
-    monkeypatch.setattr(compiled, "run_compiler", lambda order: answer)
+    patch(monkeypatch, "run_compiler", lambda order: answer)
     with pytest.raises(compiled.KernelError, match=rf"fill cannot be compiled: .*{answer[0]}"):
         fill()
 
@@ -441,6 +439,6 @@ def test_kernels_compile_without_file_locks(monkeypatch, tmp_path):
         raise OSError("no locks available")
 
     monkeypatch.setattr(compiled.fcntl, "flock", refuse)
-    monkeypatch.setattr(compiled, "folder", lambda: tmp_path)
+    patch(monkeypatch, "folder", lambda: tmp_path)
     with compiled._one_at_a_time("kernel"):
         pass

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import BinaryMetrics, Model, MultiMetrics, check_confusion, patch, write_confusion
 from sklearn import metrics as reference
 
 import sbm
 from sbm.errors import SettingsError, StoreError
-from sbm.models.metrics import BinaryMetrics, MultiMetrics
-from sbm.models.model import Model
-from sbm.programs.reporting import picture as module
-from sbm.programs.reporting.picture import check_confusion, write_confusion
 
 LABELS = [-2.5, 0.0, 1.0, 40.0, 1e6]
 
@@ -91,7 +88,7 @@ def axes_of(monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize(("n", "cells"), [(2, 1000), (20, 1000), (21, 1000), (61, 1000), (70, 30)])
 def test_picture_shows_shares_names_and_counts(axes_of, monkeypatch, n, cells):
-    monkeypatch.setattr(module, "_CELLS", cells)
+    patch(monkeypatch, "picture._CELLS", cells)
     truth, codes = draw_codes(10 * n**2, n)
     axes = axes_of(confusion_of(truth, codes, [float(k) for k in range(n)]))
     share = -(-n // cells)  # classes that share a cell

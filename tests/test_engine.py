@@ -9,23 +9,29 @@ import weakref
 import numpy as np
 import pytest
 from helpers import fit, write_rows
+from inside import (
+    Arena,
+    BlockStore,
+    Dense,
+    DenseSet,
+    Engine,
+    Folds,
+    HeldOut,
+    Lists,
+    Progress,
+    WorkingSet,
+    certify_each,
+    fork,
+    make_problems,
+    open_run,
+    plan_training,
+    ray,
+    shape_of,
+    visit_all,
+)
 from test_folds import slow_fold
 
 import sbm
-from sbm.alphas import Dense, Lists
-from sbm.engine.certificate import certify_each, visit_all
-from sbm.engine.engine import Engine
-from sbm.engine.learners import Folds, HeldOut
-from sbm.engine.memory import plan_training
-from sbm.engine.problems import make_problems
-from sbm.engine.progress import Progress
-from sbm.programs.training.setup import open_run, shape_of
-from sbm.programs.tuning.state import fork
-from sbm.rows import Arena
-from sbm.solver.cache import WorkingSet
-from sbm.solver.gap import ray
-from sbm.solver.variables import DenseSet
-from sbm.store.blocks import BlockStore
 
 
 def made(seed=0, n=240, features=8, classes=2):

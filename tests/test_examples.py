@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from inside import NotebookProgress, Progress
 
 import sbm
-from sbm.engine.progress import NotebookProgress, Progress
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 

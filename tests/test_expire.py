@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import store_rows
+from inside import BlockStore, RowWeights, patch, read_manifest, write_manifest
+from inside import programs_expire_module as job
+from inside import store_blocks_module as store_files
 from test_split import files_of, label_counts, multiset, random_text, rows_of, written
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.programs import expire as job
-from sbm.programs.splitting.weights import RowWeights
-from sbm.store import blocks as store_files
-from sbm.store.blocks import BlockStore, read_manifest, write_manifest
 
 N = 60  # rows of a source
 BLOCKS = {0: [0, 1, 2], 1: [3, 4], 2: [5, 6]}
@@ -111,7 +110,7 @@ def test_only_named_sources_are_dropped(store, how, gone):
 
 
 def test_store_of_targets_has_no_labels_to_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("sbm.programs.splitting.reading.MOST_LABELS", 20)
+    patch(monkeypatch, "MOST_LABELS", 20)
     for k in range(2):
         text = "".join(f"{k + j / 100} 1:{j + 1}\n" for j in range(30)).encode()
         sbm.split([written(tmp_path, f"{k}.svm", text)], tmp_path / "a.sbm", append=k > 0)
@@ -214,13 +213,13 @@ def test_crash_leaves_a_valid_store(store, monkeypatch):
         raise StoreError("cannot write")
 
     before = files_of(store)
-    with monkeypatch.context() as patch:
-        patch.setattr(job.store_files, "write_manifest", fail)
+    with monkeypatch.context() as context:
+        context.setattr(job.store_files, "write_manifest", fail)
         with pytest.raises(StoreError, match="cannot write"):
             sbm.expire(store, sources="0.svm")
         assert files_of(store) == before
-        patch.undo()
-        patch.setattr(job.store_files, "remove_leftovers", killed_the_second_time())
+        context.undo()
+        context.setattr(job.store_files, "remove_leftovers", killed_the_second_time())
         with pytest.raises(KeyboardInterrupt):
             sbm.expire(store, sources="0.svm")
     assert len(list(store.glob("*.sbb"))) == 7
@@ -235,8 +234,8 @@ def test_killed_expire_can_be_repeated(store, monkeypatch, chosen):
     manifest = read_manifest(store)
     manifest["generations"][0]["added"] = "2000-01-01T00:00:00+00:00"
     store_files.write_manifest(store, manifest)
-    with monkeypatch.context() as patch:
-        patch.setattr(job.store_files, "remove_leftovers", killed_the_second_time())
+    with monkeypatch.context() as context:
+        context.setattr(job.store_files, "remove_leftovers", killed_the_second_time())
         with pytest.raises(KeyboardInterrupt):
             sbm.expire(store, **chosen)
     report = sbm.expire(store, **chosen)

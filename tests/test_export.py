@@ -11,13 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import EXPORT_FORMATS as FORMATS
+from inside import Model, patch, read_model
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.models import model as model_module
-from sbm.models.liblinear import read_model
-from sbm.models.model import Model
-from sbm.programs.export import FORMATS
 
 INFO = {
     "loss": "hinge", "C": 0.5, "converged": True, "settings": {"tol": 0.1},
@@ -80,8 +78,8 @@ def test_models_round_trip_in_every_format(here, data, form):
     W = data.draw(hnp.arrays(np.float64, (len(ids), outputs), elements=elements))
     bias, weights = data.draw(FINITE), data.draw(hnp.arrays(np.float64, outputs, elements=FINITE))
     model = Model(np.array(ids, np.int64), W, labels, bias, weights, dict(INFO))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_module, "_PART", data.draw(st.sampled_from([1, 10, 1 << 17])))
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "_PART", data.draw(st.sampled_from([1, 10, 1 << 17])))
         report = sbm.export(model, "out", format=form)
     found = READERS[form]("out")
     used = W.any(axis=1)

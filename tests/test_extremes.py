@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
+from inside import LOSSES, PLAIN
+from inside import kernels_classes_module as classes
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.losses import LOSSES
-from sbm.solver.kernels import classes
-from sbm.solver.kernels.vectors import PLAIN
 from scripts.bench import drift as bench_drift
 from scripts.torture import numbers as torture_numbers
 from scripts.torture.exact import KERNELS, exact_bounds, watch_certificates

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.engine.learners import Folds
-from sbm.rows import Rows
+from inside import Folds, Rows
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -15,16 +15,11 @@ import numpy as np
 import pytest
 import zstandard
 from helpers import Row, load_script, store_rows
+from inside import Dense, Lists, Model, Run, encode_record, read_manifest, split, write_manifest
+from inside import store_container_module as container
 
 import sbm
-from sbm.alphas import Dense, Lists
 from sbm.errors import StoreError
-from sbm.models.model import Model
-from sbm.programs.split import split
-from sbm.store import container
-from sbm.store.blocks import read_manifest, write_manifest
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 V1 = Path(__file__).resolve().parent / "frozen" / "v1"
 # Rows of more than 127 nonzeros and gaps of more than 127, which take bits; large ids; no features.

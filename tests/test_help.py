@@ -7,16 +7,10 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
+from inside import GROUPS, LOSSES, METRICS, OPTIONS, POLICIES, SETTINGS, Settings, cli
+from inside import INPUT_FORMATS as FORMATS
 
 import sbm
-from sbm.cli import cli
-from sbm.cli.liblinear import OPTIONS
-from sbm.cli.options import GROUPS
-from sbm.inputs.formats import FORMATS
-from sbm.losses import LOSSES
-from sbm.programs.training.evaluation import METRICS
-from sbm.settings import SETTINGS, Settings
-from sbm.solver.cache import POLICIES
 from scripts import docs_tables
 
 EVERY_COMMAND = pytest.mark.parametrize("name", list(cli.commands))

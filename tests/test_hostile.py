@@ -18,14 +18,11 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Arena, BlockStore, Run, encode_record, read_manifest
+from inside import store_container_module as container
 
 import sbm
 from sbm.errors import SbmError, StoreError
-from sbm.rows import Arena
-from sbm.store import container
-from sbm.store.blocks import BlockStore, read_manifest
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 SMALL = 40_000_000  # memory in bytes that a small file may take: 16 MB per array, briefly twice
 TEXT = "".join(f"{(-1, 1, 5)[k % 3]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))

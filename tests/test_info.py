@@ -8,14 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from inside import Model, Run, Settings, cli, read_manifest, write_manifest
+from inside import cli_show_module as show
 
 import sbm
-from sbm.cli import cli, show
 from sbm.errors import StoreError
-from sbm.models.model import Model
-from sbm.settings import Settings
-from sbm.store.blocks import read_manifest, write_manifest
-from sbm.store.run import Run
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample.svm"
 

@@ -19,19 +19,27 @@ from click.testing import CliRunner
 from helpers import as_rows, fit, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import PARSING_SPARE as SPARE
+from inside import VW_REASONS as REASONS
+from inside import (
+    InputOptions,
+    Model,
+    Source,
+    cli,
+    default_store,
+    format_of,
+    hash_names,
+    names_of,
+    parse_vw,
+    patch,
+    read_manifest,
+    read_table,
+    split,
+)
 from slow_parser import Row
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import DataError, SbmError, SettingsError
-from sbm.inputs.formats import format_of
-from sbm.inputs.parsing import SPARE, InputOptions
-from sbm.inputs.table import read_table
-from sbm.inputs.text import Source
-from sbm.inputs.vw import REASONS, hash_names, parse_vw
-from sbm.models.model import Model
-from sbm.programs.split import default_store, split
-from sbm.store.blocks import names_of, read_manifest
 
 IN_TURN: dict[str, Any] = {"blocks": 1, "shuffle": False, "threads": 2, "force": True}
 
@@ -158,8 +166,8 @@ def test_rows_do_not_depend_on_threads_or_pieces(
     data = (text.replace(",", "\t") if "tsv" in name else text).encode()
     data = gzip.compress(data) if name.endswith(".gz") else data
     whole = rows_in(tmp_path / name, data, threads=1)
-    monkeypatch.setattr("sbm.inputs.table._CELLS", 100)
-    monkeypatch.setattr("sbm.inputs.text.PIECE", 1000)
+    patch(monkeypatch, "table._CELLS", 100)
+    patch(monkeypatch, "text.PIECE", 1000)
     assert rows_in(tmp_path / name, data, threads=3) == whole
     assert len(whole) == 3000
 
@@ -293,8 +301,8 @@ def test_tables_of_csv_module_round_trip(
     writer.writerows(table)
     data = file.getvalue().encode("utf-8", "surrogateescape")
     text = tuple(name for name in table[0] if name != "y") if all_text else ()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.table._CELLS", cells)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "table._CELLS", cells)
         path = tmp_path_factory.mktemp("tables") / f"a.{ending}"
         data = gzip.compress(data) if path.suffix == ".gz" else data
         ours = rows_in(path, data, dtype="float64", categorical=text)

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import sys
 import zipfile
 from collections.abc import Callable, Generator
@@ -19,18 +20,22 @@ import scipy.sparse as sp
 from helpers import store_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    Batch,
+    Cells,
+    Progress,
+    Source,
+    patch,
+    predict,
+    read_arrow,
+    read_manifest,
+    read_rows,
+    split,
+    train,
+)
 from slow_parser import Row
 
-from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError
-from sbm.inputs.arrow import read_arrow
-from sbm.inputs.columns import Cells
-from sbm.inputs.matrices import Batch, read_rows
-from sbm.inputs.text import Source
-from sbm.programs.predict import predict
-from sbm.programs.split import split
-from sbm.programs.train import train
-from sbm.store.blocks import read_manifest
 
 Plain = tuple[float, list[tuple[int, float]]]
 NONZEROS = st.lists(
@@ -44,8 +49,8 @@ TWO_ROWS: list[Plain] = [(1.0, [(1, 2.0)]), (2.0, [(2, 2.0)])]
 
 def rows_in(path: Path, piece: int = 1000, **options: Any) -> list[Row]:
     """Split a file in pieces of a given size, and read the rows of the store."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 16 * piece)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "matrices.PIECE", 16 * piece)
         split(path, path.parent / "a.sbm", **{**IN_TURN, **options})
     return [row for block in store_rows(path.parent / "a.sbm") for row in block]
 
@@ -340,6 +345,35 @@ def test_invalid_parquet_is_rejected_or_row_skipped(
         assert rows_in(path, on_error="skip") == [(1.0, ((1, 1.0),)), (2.0, ((3, 1.0),))]
 
 
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("part", [slice(0, 4), slice(1, 4)])
+@pytest.mark.parametrize("null", [*itertools.product([None, 1, 3], repeat=3)])
+def test_null_lists_may_cover_values(
+    kind: Any, part: slice, null: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    """A row is refused if its list of indices or of values is null, or holds a null."""
+
+    def lists(numbers: pa.Array, null_row: int | None) -> pa.Array:
+        ends = np.arange(0, 9, 2, "int32" if kind is pa.list_ else "int64")
+        valid = np.packbits([row != null_row for row in range(4)], bitorder="little")
+        buffers = [pa.py_buffer(valid.tobytes()), pa.py_buffer(ends.tobytes())]
+        return pa.Array.from_buffers(kind(numbers.type), 4, buffers, children=[numbers])
+
+    no_ids, no_values, no_number = null
+    numbers = [None if k // 2 == no_number else 1.0 for k in range(8)]
+    columns = {
+        "label": pa.array([0.0, 1.0, 2.0, 3.0]),
+        "indices": lists(pa.array([1, 2] * 4), no_ids),
+        "values": lists(pa.array(numbers, pa.float64()), no_values),
+    }
+    batch = pa.record_batch(columns)[part]
+    store = tmp_path / "a.sbm"
+    split(pa.Table.from_batches([batch]), store, on_error="skip", new_labels=True)
+    refused = set(null)
+    kept = [row for row in range(part.start, part.stop) if row not in refused]
+    assert sorted(label for block in store_rows(store) for label, _ in block) == kept
+
+
 def test_missing_pyarrow_is_reported_and_memory_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,8 +389,8 @@ def test_missing_pyarrow_is_reported_and_memory_planned(
 def test_longest_row_of_parquet_is_bounded(tmp_path: Path) -> None:
     rows: list[Plain] = [(1.0, [(i, 2.0) for i in range(k)]) for k in (3, 4, 5)]
     path = write(tmp_path / "a.parquet", rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 16)  # one row per piece
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "matrices.PIECE", 16)  # one row per piece
         pieces = list(read_rows(read_arrow, Source(str(path), format="parquet"), largest_row=5))
         assert len(pieces) == 3
         with pytest.raises(DataError, match=r"a\.parquet.* 5 nonzeros.*--mem"):

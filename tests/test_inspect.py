@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from inside import Model, Names, cli
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import SettingsError
-from sbm.models.model import Model
-from sbm.names import Names
 
 WORDS = ["age", "colour=red", "", "größe", "zip=1"]
 W = np.array([[3.0, 0, -1], [-2, 0, 0], [0.5, 1, 0], [0, 2, 0], [0.5, 0, 4]])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import fit
+from inside import compiled_module as compiled
+from inside import kernels_common_module as elementary
 from processes import finished
-
-from sbm import compiled
-from sbm.solver.kernels import common as elementary
 
 
 @pytest.mark.parametrize("case", [Case("hinge", 2), Case("log_loss", 2)], ids=str)
@@ -30,9 +29,9 @@ def test_elementary_functions_match_the_library():
         return getattr(elementary, name).py_func
 
     random = np.random.default_rng(0)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as context:
         for name in ("_polynomial", "_log_around_1"):
-            patch.setattr(elementary, name, plain(name))
+            context.setattr(elementary, name, plain(name))
         exp, log1p, log_ratio = map(plain, ("exp", "log1p", "log_ratio"))
         for x in [0.0, -708.0, 708.0, *np.linspace(-700, 700, 301), *random.normal(size=300)]:
             assert exp(np.float64(x)) == pytest.approx(math.exp(x), rel=1e-15)

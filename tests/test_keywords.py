@@ -5,9 +5,9 @@ import pickle
 import re
 
 import pytest
+from inside import in_python
 
 import sbm
-from sbm.keywords import in_python
 
 OURS = {"max_passes": "max_iter", "intercept": "intercept_scaling=inf", "bias": "scaling"}
 

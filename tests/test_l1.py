@@ -9,25 +9,28 @@ import pytest
 from click.testing import CliRunner
 from families import LABELS, make_store, row_losses
 from helpers import full_weights, store_rows
+from inside import (
+    BlockStore,
+    MemoryPlan,
+    Progress,
+    Run,
+    cli,
+    first_charts,
+    load,
+    patch,
+    path_charts,
+    read_options,
+    read_run,
+)
+from inside import engine_columns_module as columns
+from inside import store_blocks_module as blocks
+from inside import training_l1_module as l1
+from inside import tuning_sparse_module as sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
 import sbm
-from sbm.cli import cli
-from sbm.cli.liblinear import read_options
-from sbm.compiled import load
-from sbm.engine import columns, machine
-from sbm.engine.memory import MemoryPlan
-from sbm.engine.progress import Progress
-from sbm.programs.reporting.figures import read_run
-from sbm.programs.reporting.page import first_charts
-from sbm.programs.reporting.picture import path_charts
-from sbm.programs.training import l1
-from sbm.programs.tuning import sparse
 from sbm.sklearn import SBMClassifier, SBMRegressor
-from sbm.store import blocks
-from sbm.store.blocks import BlockStore
-from sbm.store.run import Run
 
 Array = np.ndarray[Any, Any]
 CASES = [
@@ -108,8 +111,8 @@ def test_screened_features_are_0_at_the_optimum(
         found.append((steps.reach.copy(), np.max([np.abs(fit.g) for fit in fits], axis=0)))
 
     monkeypatch.setattr(l1.ColumnSteps, "_screen", watched)
-    monkeypatch.setattr(l1, "_WITHIN", 1e5)  # several passes
-    monkeypatch.setattr(l1, "_SHRINK", 0.01)
+    patch(monkeypatch, "_WITHIN", 1e5)  # several passes
+    patch(monkeypatch, "_SHRINK", 0.01)
     store = make_store(tmp_path, *rows(labels), blocks=3)
     _, report = train(store, loss=loss, penalty="l1", C=0.2, tol=1e-9, **bias)
     assert report["converged"]
@@ -170,7 +173,7 @@ def test_products_of_columns_save_visits_where_columns_are_alike(
     store = make_store(tmp_path, X, y)
     given = {"penalty": "l1", "C": 30.0, "tol": 1e-6, **settings}
     model, report = train(store, **given)
-    monkeypatch.setattr("sbm.solver.l1.MOST_GRAM", 0)
+    patch(monkeypatch, "MOST_GRAM", 0)
     slow, other = train(store, **given)
     assert report["converged"]
     assert report["visits"] < other["visits"]
@@ -244,7 +247,7 @@ def test_text_gives_the_model_of_its_store(
     train(store, loss="log_loss", penalty="l1", C=3.0)
     read: list[int] = []
     decode = blocks.decode_rows
-    monkeypatch.setattr(blocks, "decode_rows", lambda *a: (read.append(1), decode(*a)))
+    patch(monkeypatch, "decode_rows", lambda *a: (read.append(1), decode(*a)))
     monkeypatch.setattr(MemoryPlan, "staying", lambda self, own, reserved=0: list(own)[:stay])
     words = ["--loss", "log_loss", "--penalty", "l1", "-C", "3", "--blocks", "4", "-o", str(path)]
     done = CliRunner().invoke(cli, ["train", str(store.with_suffix(".svm")), *words])
@@ -317,7 +320,7 @@ def test_memory_error_continues_with_fewer_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     """The state of the last checkpoint is kept, although its columns no longer fit."""
-    monkeypatch.setattr(machine, "_CLOSE", 0)
+    patch(monkeypatch, "_CLOSE", 0)
     store, read, calls = wide(tmp_path), columns.ColumnPasses.read, []
 
     def fail_once(self: columns.ColumnPasses, what: str, *args: Any, **options: Any) -> int:

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import BlockStore, NewLabels, Source, read_manifest, write_manifest
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.inputs.text import Source
-from sbm.programs.splitting.newlabels import NewLabels
-from sbm.store.blocks import BlockStore, read_manifest, write_manifest
 
 TIGHT = {"mem": "400MB", "tol": 1e-8, "max_passes": 500}
 

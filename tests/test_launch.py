@@ -5,12 +5,9 @@ import signal
 import sys
 
 import pytest
+from inside import _SIZES, launch_line, main, patch
 from processes import finished
 
-from sbm.cli import main
-from sbm.distributed import launch
-from sbm.distributed.comm import _SIZES
-from sbm.distributed.launch import launch_line
 from sbm.errors import SettingsError
 
 PYTHON = [sys.executable, "-m", "mpi4py", "-m", "sbm", "train"]
@@ -34,7 +31,7 @@ def make_program(folder) -> str:
 def mpiexec(tmp_path, monkeypatch) -> str:
     """A program that prints its arguments, in the place of the launcher."""
     program = make_program(tmp_path / "bin")
-    monkeypatch.setattr(launch, "_find_launcher", lambda: program)
+    patch(monkeypatch, "_find_launcher", lambda: program)
     return program
 
 

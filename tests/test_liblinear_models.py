@@ -12,12 +12,10 @@ from helpers import fit, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import Model, patch, read_model, write_model
 
 import sbm
 from sbm.errors import StoreError
-from sbm.models import liblinear as interop
-from sbm.models.liblinear import read_model, write_model
-from sbm.models.model import Model
 
 peer = pytest.importorskip("liblinear.liblinearutil")
 
@@ -232,9 +230,9 @@ def test_random_models_round_trip(here, data):
     loss = "log_loss" if labels else "squared_error"
     labels = [float(x) for x in labels]
     model = Model(np.array(ids, np.int64), W, labels, bias, weights, {"loss": loss})
-    with pytest.MonkeyPatch.context() as patch:  # pieces of a few lines
-        patch.setattr(interop, "_TEXT_BYTES", data.draw(st.sampled_from([8, 1 << 14])))
-        patch.setattr(interop, "_READ", data.draw(st.sampled_from([1, 7, 1 << 14])))
+    with pytest.MonkeyPatch.context() as context:  # pieces of a few lines
+        patch(context, "_TEXT_BYTES", data.draw(st.sampled_from([8, 1 << 14])))
+        patch(context, "_READ", data.draw(st.sampled_from([1, 7, 1 << 14])))
         assert write_model(model, "m.txt") == Path("m.txt").stat().st_size
         found = read_model("m.txt")
     order = np.argsort(model.ids)
@@ -383,7 +381,7 @@ def test_model_of_one_class_predicts_its_label(here, solver, bias):
      ("1_0", ":36: .*'1_0'"), ("1e400", ":36: .*'1e400'")],
 )  # fmt: skip
 def test_damaged_single_column_is_refused_with_its_line(here, monkeypatch, line, facts, part):
-    monkeypatch.setattr(interop, "_READ", part)  # whole, and in pieces of a few lines
+    patch(monkeypatch, "_READ", part)  # whole, and in pieces of a few lines
     head = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 31\nbias -1\nw\n"
     Path("m.txt").write_text(head + "1 \n" * 29 + f"{line}\n 2.5e0\n")
     with pytest.raises(StoreError, match=rf"^m\.txt{facts}"):

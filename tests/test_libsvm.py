@@ -12,10 +12,10 @@ import pytest
 from helpers import as_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
+from inside import LIBSVM_REASONS as REASONS
+from inside import PARSING_SPARE as SPARE
+from inside import ParsedText, Room, parse_text
 from slow_parser import Row, slow_parse
-
-from sbm.inputs.libsvm import REASONS, parse_text
-from sbm.inputs.parsing import SPARE, ParsedText, Room
 
 ABOVE_1 = "1.00000000000000011102230246251565404236316680908203126"  # 19 digits cannot tell
 

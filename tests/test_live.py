@@ -12,14 +12,23 @@ import pytest
 from helpers import Row, as_rows, slow_parse
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    TAIL,
+    InputOptions,
+    LiveFile,
+    ParsedText,
+    Patience,
+    Source,
+    SourceProgress,
+    convert_inputs,
+    convert_sources,
+    hash_names,
+    is_pipe,
+    open_inputs,
+)
 from streams import PACK, small_pieces
 
 import sbm
-from sbm.inputs.formats import convert_inputs, open_inputs
-from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
-from sbm.inputs.parsing import InputOptions, ParsedText
-from sbm.inputs.text import Source, convert_sources
-from sbm.inputs.vw import hash_names
 
 TEXT = b"".join(
     b"%d" % k + b"".join(b" %d:%d" % (j, k + 1) for j in range(1, k % 7))
@@ -121,8 +130,8 @@ def test_text_resumes_from_any_position(
     rows, refused = slow_parse(text)
     path = tmp_path_factory.mktemp("lines") / f"a.svm{ending}"
     path.write_bytes(PACK[ending](text))
-    with pytest.MonkeyPatch.context() as patch:
-        small_pieces(patch, 48)
+    with pytest.MonkeyPatch.context() as context:
+        small_pieces(context, 48)
         source, places, n = Source(str(path)), [SourceProgress()], 0
         for piece_of, piece in pieces_of([source], skip=True):
             assert piece == rows[n : n + len(piece)]

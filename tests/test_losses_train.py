@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from families import CASES, N_FEATURES, Case, assert_same_optimum, make_store, row_losses
 from helpers import fit, full_weights
+from inside import LOSSES
 from processes import finished
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.losses import LOSSES
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -15,20 +15,15 @@ import pytest
 import scipy.sparse
 from families import Case, make_store
 from helpers import write_rows
+from inside import BlockWriter, DecodedChunks, MemoryPlan, main, patch, read_manifest, train_ranks
+from inside import engine_memory_module as memory
+from inside import store_blocks_module as blocks
+from inside import store_files_module as files
 from processes import finished, started, wait_until
 from threads import in_threads
 
 import sbm
-from sbm.cli import main
-from sbm.engine import memory
-from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
-from sbm.programs.splitting import deal, options
-from sbm.programs.train import train_ranks
-from sbm.store import blocks, decoded, files
-from sbm.store.blocks import BlockWriter
-from sbm.store.decoded import DecodedChunks
-from sbm.store.manifest import read_manifest
 
 HINGE = Case("hinge", 2)
 CASES = [
@@ -75,11 +70,11 @@ def stay(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 40 nonzeros, batches of 100, and blocks that are loaded in two parts."""
-    monkeypatch.setattr(blocks, "CHUNK_NNZ", 40)
-    monkeypatch.setattr(options, "LARGEST_BATCH", 800)
-    monkeypatch.setattr(decoded, "_OBJECTS", 0)
+    patch(monkeypatch, "CHUNK_NNZ", 40)
+    patch(monkeypatch, "LARGEST_BATCH", 800)
+    patch(monkeypatch, "_OBJECTS", 0)
     cut = memory._cut_block
-    monkeypatch.setattr(memory, "_cut_block", lambda chunks, cuts: cut(chunks, max(2, cuts)))
+    patch(monkeypatch, "_cut_block", lambda chunks, cuts: cut(chunks, max(2, cuts)))
 
 
 def spill_above(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
@@ -92,7 +87,7 @@ def spill_above(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
         spill(self, block, numbers)
 
     monkeypatch.setattr(BlockWriter, "spill", noted)
-    monkeypatch.setattr(deal, "room_for_rows", lambda ids, options, names: room)
+    patch(monkeypatch, "room_for_rows", lambda ids, options, names: room)
     return spilled
 
 
@@ -266,7 +261,7 @@ def test_text_trains_like_its_store(tmp_path, monkeypatch, kind, room, how):
 @pytest.mark.long
 @pytest.mark.parametrize("room", [10**9, 10**5])
 def test_labels_that_turn_real_while_reading(tmp_path, monkeypatch, room):
-    monkeypatch.setattr(options, "LARGEST_BATCH", 10**6)
+    patch(monkeypatch, "LARGEST_BATCH", 10**6)
     spill_above(monkeypatch, room)
     rows = [f"{k / 8 if k < 66_000 else k % 9} {k % 3 + 1}:{k % 11}" for k in range(70_000)]
     text, _ = _lines(rows)(tmp_path)
@@ -343,8 +338,8 @@ def test_bad_line_and_full_disk_leave_nothing(tmp_path, monkeypatch, capsys):
     def fail(self: BlockWriter, block: int, data: Any) -> int:
         raise files.write_error(Path("x"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockWriter, "_append", fail)
+    with monkeypatch.context() as context:
+        context.setattr(BlockWriter, "_append", fail)
         for how in ({}, {"keep_store": tmp_path / "kept.sbm"}):
             with pytest.raises(StoreError, match="No space left"):
                 sbm.train(text, path, settings_of(), **how)
@@ -360,7 +355,7 @@ def test_bad_line_and_full_disk_leave_nothing(tmp_path, monkeypatch, capsys):
 
 def test_memory_that_runs_out_starts_reading_over(tmp_path, monkeypatch):
     text, tries, gather = text_of(tmp_path), [0], DecodedChunks.gather
-    monkeypatch.setattr(blocks, "CHUNK_NNZ", 40)
+    patch(monkeypatch, "CHUNK_NNZ", 40)
 
     def gather_once(self: DecodedChunks, *args: Any) -> Any:
         tries[0] += 1

@@ -14,28 +14,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    CHUNK_NNZ,
+    INTERPRETER,
+    Arena,
+    Chunk,
+    Limit,
+    MemoryPlan,
+    Progress,
+    Shape,
+    SplitOptions,
+    parse_size,
+    patch,
+    plan_training,
+    row_place_bytes,
+    smaller,
+    system_limit,
+    within_limit,
+)
+from inside import engine_machine_module as limits
+from inside import engine_machine_module as process
+from inside import splitting_deal_module as deal
+from inside import splitting_reading_module as coding
 from streams import learn, make_lines, same, small_plans
 
 import sbm
-from sbm.engine import machine as limits
-from sbm.engine import machine as process
-from sbm.engine.machine import Limit, smaller, system_limit, within_limit
-from sbm.engine.memory import (
-    INTERPRETER,
-    MemoryPlan,
-    Shape,
-    plan_training,
-    row_place_bytes,
-)
-from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError
-from sbm.inputs import text
-from sbm.programs.splitting import deal
-from sbm.programs.splitting import reading as coding
-from sbm.programs.splitting.options import SplitOptions
-from sbm.rows import Arena
-from sbm.store.blocks import CHUNK_NNZ, Chunk
-from sbm.units import parse_size
 from scripts.bench.tools import run_process
 
 MEM = 400_000_000
@@ -305,7 +309,7 @@ def test_smaller_plan_has_smaller_parts_or_cache() -> None:
 def test_smallest_control_group_limit_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, files: dict[str, str], size: Any
 ) -> None:
-    monkeypatch.setattr(limits, "_process_limits", lambda: iter(()))
+    patch(monkeypatch, "_process_limits", lambda: iter(()))
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(lines)
@@ -418,7 +422,7 @@ def test_split_restarts_with_less_memory(
     place: str, calls: set[int], min_count: int, source: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(text, "PIECE", 10_000)
+    patch(monkeypatch, "text.PIECE", 10_000)
     bounds: list[int] = []
     within = SplitOptions.within
 
@@ -431,8 +435,8 @@ def test_split_restarts_with_less_memory(
     owner, name = PLACES[place]
     options: dict[str, Any] = {"blocks": 3, "threads": 2, "min_count": min_count}
     progress = Notes()
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failing(calls, getattr(owner, name)))
+    with monkeypatch.context() as context:
+        context.setattr(owner, name, failing(calls, getattr(owner, name)))
         sbm.split(source, tmp_path / "one.sbm", mem=MEM, progress=progress, **options)
     assert len(progress.about("out of memory with --mem")) == len(bounds) - 1 > 0
     sbm.split(source, tmp_path / "other.sbm", mem=bounds[-1], **options)
@@ -451,13 +455,13 @@ def test_stream_out_of_memory_continues_from_checkpoint(
     n_plans = len(plans)
     assert n_plans > 3
     plans.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(Arena, "of", failing({2, 4, 5}, Arena.of))
+    with monkeypatch.context() as context:
+        context.setattr(Arena, "of", failing({2, 4, 5}, Arena.of))
         learn(source, other)
     assert len(plans) == n_plans + 3  # a smaller one each
     same(one, other)  # the plans of these tests have one size, whatever the bound
-    with monkeypatch.context() as patch:
-        patch.setattr(Arena, "of", failing(range(6, 1000), Arena.of))
+    with monkeypatch.context() as context:
+        context.setattr(Arena, "of", failing(range(6, 1000), Arena.of))
         with pytest.raises(MemoryPlanError, match=r"ran out while learning .*d\.model"):
             learn(source, tmp_path / "d.model")
     learn(source, tmp_path / "d.model", resume=True)

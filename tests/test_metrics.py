@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import BinaryMetrics, MultiMetrics, ProbabilityMetrics, RegressionMetrics, patch
 from sklearn import metrics as reference
-
-from sbm.models import metrics as module
-from sbm.models.metrics import (
-    BinaryMetrics,
-    MultiMetrics,
-    ProbabilityMetrics,
-    RegressionMetrics,
-)
 
 TWO, FIVE = (3.0, 7.0), (-2.5, 0.0, 1.0, 40.0, 1e6)
 UNKNOWN = 0.5
@@ -97,7 +90,7 @@ def test_auc_is_the_share_of_ordered_pairs(codes, data):
 def test_histogram_auc_is_close(monkeypatch, decimals, scale):
     y, scores = make_scores(5000, decimals, seed=2)
     exact = score(y, scores * scale)
-    monkeypatch.setattr(module, "_EXACT_ROWS", 600)
+    patch(monkeypatch, "_EXACT_ROWS", 600)
     found = score(y, scores * scale, batches=10)  # the first batch is still kept, then folded
     assert found["auc_exact"] is False
     assert found["auc"] == pytest.approx(exact["auc"], abs=1e-3)
@@ -107,7 +100,7 @@ def test_histogram_auc_is_close(monkeypatch, decimals, scale):
 
 
 def test_histogram_orders_extreme_scores(monkeypatch):
-    monkeypatch.setattr(module, "_EXACT_ROWS", 0)
+    patch(monkeypatch, "_EXACT_ROWS", 0)
     y = np.repeat(TWO, 4)
     scores = [-1e300, -2.0, -1e-30, -0.0, 0.0, 1e-30, 2.0, 1e300]
     assert score(y, scores)["auc"] == (16 - 0.5) / 16  # -0.0 and 0.0 tie
@@ -119,7 +112,7 @@ def test_histogram_orders_extreme_scores(monkeypatch):
 
 @pytest.mark.parametrize("limit", [100, 0])
 def test_binary_metrics_without_rows_of_a_class(monkeypatch, limit):
-    monkeypatch.setattr(module, "_EXACT_ROWS", limit)
+    patch(monkeypatch, "_EXACT_ROWS", limit)
     for label in TWO:
         assert score(np.full(4, label), [-1.0, 2.0, -3.0, 4.0])["auc"] is None
     empty = score([], [])
@@ -181,8 +174,8 @@ def check_multi(found, y, predicted, labels):
 @pytest.mark.parametrize(("n", "n_classes"), [(1, 5), (1000, 5), (1000, 60)])
 @pytest.mark.parametrize("batches", [1, 17])
 def test_multi_metrics_match_sklearn(monkeypatch, dense, n, n_classes, batches):
-    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
-    monkeypatch.setattr(module, "_PENDING", 100)
+    patch(monkeypatch, "_DENSE_CLASSES", dense)
+    patch(monkeypatch, "_PENDING", 100)
     labels = FIVE if n_classes == 5 else tuple(map(float, range(n_classes)))
     truth, codes = rank(n, n_classes, 2)
     y = np.where(np.arange(n) % 9 == 5, UNKNOWN, np.array(labels)[truth])
@@ -201,7 +194,7 @@ def test_multi_averages_match_sklearn_for_any_labels(pairs):
 
 @PAIR_COUNTERS
 def test_multi_metrics_without_known_labels(monkeypatch, dense):
-    monkeypatch.setattr(module, "_DENSE_CLASSES", dense)
+    patch(monkeypatch, "_DENSE_CLASSES", dense)
     found = score_multi(np.full(3, 9.5), np.zeros((3, 1), np.int32))
     assert (found["accuracy"], found["macro_f1"], found["micro_f1"]) == (0.0, 0.0, 0.0)
     assert found["confusion"] == [[None, -2.5, 3]]

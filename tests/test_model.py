@@ -8,12 +8,12 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import Model, patch
+from inside import models_model_module as model_module
+from inside import store_container_module as container
 
 import sbm
 from sbm.errors import StoreError
-from sbm.models import model as model_module
-from sbm.models.model import Model
-from sbm.store import container
 
 WEIGHTS = hnp.arrays(
     np.float64,
@@ -27,8 +27,8 @@ def test_weights_round_trip_in_any_parts(tmp_path_factory, W, part):
     path = tmp_path_factory.mktemp("m") / "m.model"
     outputs = W.shape[1]
     ids = np.arange(len(W)) * 3
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_module, "_PART", part)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "_PART", part)
         model = Model(ids, W, [float(k) for k in range(max(2, outputs))])
         assert model.save(path) == path.stat().st_size
         loaded = Model.load(path)

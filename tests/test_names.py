@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import Passes, store_rows
+from inside import BlockStore, NameTable, cli, patch, read_manifest
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
-from sbm.inputs.nametable import NameTable
-from sbm.store.blocks import BlockStore
-from sbm.store.manifest import read_manifest
 
 RNG = np.random.default_rng(0)
 COLOURS = ["red", "grün", "blue"]
@@ -311,7 +308,7 @@ def test_names_do_not_depend_on_threads(tmp_path, monkeypatch, ending):
     found = []
     for threads, piece in ((1, 1000), (3, 1000), (1, 2 << 20)):
         if ending == "vw":  # a piece of a table is read column by column
-            monkeypatch.setattr("sbm.inputs.text.PIECE", piece)
+            patch(monkeypatch, "text.PIECE", piece)
         sbm.split(
             tmp_path / f"a.{ending}", tmp_path / "a.sbm", hash_bits=7, force=True, threads=threads
         )

@@ -12,19 +12,12 @@ import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import Passes, full_weights
+from inside import Rows, Run, TrainOptions, Work, exponential, load, patch, run_folder, train_ranks
 from processes import finished
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
 
 import sbm
-from sbm.compiled import load
-from sbm.engine.pace import Work
-from sbm.programs.train import train_ranks
-from sbm.programs.training import newton
-from sbm.programs.training.job import TrainOptions
-from sbm.rows import Rows
-from sbm.solver.sums import exponential
-from sbm.store.run import Run, run_folder
 
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
 SOLVED = [case for case in CASES if case.loss in (*SMOOTH, "hinge", "epsilon_insensitive")]
@@ -222,7 +215,7 @@ def test_intercept_is_not_regularized(case: Case, tmp_path: Path) -> None:
 
 
 def test_intercept_alone_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbm.programs.training.newton._LEAST_NEAR", 100)
+    patch(monkeypatch, "_LEAST_NEAR", 100)
     random = np.random.default_rng(0)
     X, y = random.normal(size=(4000, 4)), np.where(random.random(4000) < 0.1, 1.0, -1.0)
     store = make_store(tmp_path, X, y, blocks=4)
@@ -248,8 +241,8 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
     store = make_store(tmp_path, np.hstack([X] * 400), y)
     with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
         sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.programs.training.setup.MOST_FEATURES", 100)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "setup.MOST_FEATURES", 100)
         with pytest.raises(sbm.MemoryPlanError, match="bias=1 instead of intercept=True"):
             sbm.train(store, None, {"intercept": True, "mem": "200MB"})
 
@@ -324,7 +317,7 @@ for k, (loss, more) in enumerate([("hinge", {}), ("log_loss", {}), ("epsilon_ins
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count as too many features for a matrix what is not."""
-    monkeypatch.setattr(newton, "MOST_FEATURES", 3)
+    patch(monkeypatch, "newton.MOST_FEATURES", 3)
 
 
 @pytest.mark.parametrize("C", [0.1, 100.0])
@@ -336,7 +329,7 @@ def test_products_reach_the_optimum_of_matrices(
     store = make_store(tmp_path, X, y, blocks=4)
     settings = {**case.at(C), "bias": 1.0, **FIRM}
     peer = sbm.train(store, tmp_path / "m.model", settings)
-    monkeypatch.setattr(newton, "MOST_FEATURES", 3)
+    patch(monkeypatch, "newton.MOST_FEATURES", 3)
     model, report = sbm.train(store, tmp_path / "p.model", settings)
     assert report["converged"]
     assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
@@ -387,8 +380,8 @@ def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
 def test_products_resume_to_the_same_bytes(
     loss: str, ranks: int, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr("sbm.programs.training.training.COMMIT_SHARE", 0.0)
+    patch(monkeypatch, "COMMIT_SECONDS", 0.0)
+    patch(monkeypatch, "COMMIT_SHARE", 0.0)
     X, y = Case(loss, 3 if loss == "weston_watkins" else 2).rows(n=400, noise=2.0)
     store, path = make_store(tmp_path, X, y, blocks=4), tmp_path / "m.model"
     settings = {"loss": loss, "C": 10.0, "checkpoint_every": 0, **FIRM}
@@ -434,8 +427,8 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(20_000, 40))
     store = make_store(tmp_path, X, np.sign(X[:, 0] + 0.1), blocks=12)
     settings = {"loss": "log_loss", "solver": "newton", "max_passes": 2, "bias": 0.0}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newton, "MOST_FEATURES", 3)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "newton.MOST_FEATURES", 3)
         with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
@@ -444,7 +437,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
 def test_conjugate_gradients_end_where_the_gradient_is_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbm.programs.training.newton.MOST_FEATURES", 0)
+    patch(monkeypatch, "newton.MOST_FEATURES", 0)
     rows = [f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"]
     (tmp_path / "a.svm").write_text("".join(rows))
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=2)

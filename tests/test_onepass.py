@@ -8,15 +8,22 @@ import pytest
 from helpers import lists_of, plain
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.alphas import Alphas, Dense
-from sbm.engine.problems import make_problems
-from sbm.losses import LOSSES
-from sbm.rows import SPARE, Arena, Rows
-from sbm.settings import Settings
-from sbm.solver.gap import Certifier
-from sbm.solver.onepass import OnePass, Size, caches_nnz
-from sbm.solver.problem import MultiProblem, OneClass
+from inside import (
+    LOSSES,
+    Alphas,
+    Arena,
+    Certifier,
+    Dense,
+    MultiProblem,
+    OneClass,
+    OnePass,
+    Rows,
+    Settings,
+    Size,
+    caches_nnz,
+    make_problems,
+)
+from inside import ROWS_SPARE as SPARE
 
 N_FEATURES = 14
 BLOCK = 12

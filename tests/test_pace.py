@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 import pytest
-
-from sbm.engine.pace import (
+from inside import (
     LEAST_BYTES,
     PassCost,
     choose_blocks,

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 from helpers import load_script
+from inside import cli
 from processes import finished
 
 import sbm
-from sbm.cli import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 

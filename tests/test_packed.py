@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from inside import ERRORS, MOST, USUAL, Unpacked, patch, window_of
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError
-from sbm.inputs.packed import ERRORS, MOST, USUAL, Unpacked, window_of
 
 
 def zstd(data: bytes, window: int = 20, *, checksum: bool = False) -> bytes:
@@ -79,8 +79,8 @@ def test_window_is_part_of_the_memory_plan(
     assert sbm.split(path, tmp_path / "s.sbm", mem=least)["rows"] == 100
     with pytest.raises(MemoryPlanError, match="to read and decompress"):
         sbm.train(path, tmp_path / "m.model", {"mem": "156MB"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.text.Unpacked", None)  # refused before anything is decompressed
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "Unpacked", None)  # refused before anything is decompressed
         with pytest.raises(MemoryPlanError, match="to decompress") as caught:
             sbm.stream(path, tmp_path / "t.model", {"mem": "160MB"})
     least = caught.value.least_bytes + 1_000_000

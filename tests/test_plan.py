@@ -6,15 +6,13 @@ import pytest
 from families import Case, make_store
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import BlockStore, Shape, patch, plan_training
+from inside import programs_plan_module as job
 from test_memory_plan import store_of
 from test_newton import income_table
 
 import sbm
-from sbm.engine import memory as memory_plan
-from sbm.engine.memory import Shape, plan_training
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs import plan as job
-from sbm.store.blocks import BlockStore
 
 CASES = [
     Case("epsilon_insensitive", 0),
@@ -110,7 +108,7 @@ def test_unplannable_settings_are_refused(stores, name, chosen, more, error, fac
 
 
 def test_ranks_divide_memory(stores, monkeypatch):
-    monkeypatch.setattr(memory_plan, "MOST_WHOLE", 10**9)
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
     alone, both = (sbm.plan(stores / "2.sbm", {"parts": "auto"}, processes=n) for n in (1, 2))
     assert both["processes"] == 2
     assert both["block_nnz"] < 0.6 * alone["block_nnz"]

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
+from inside import LOSSES, patch, train_ranks
+from inside import compiled_module as compiled
+from inside import programs_precompile_module as precompile
 from processes import started, wait_until
 from threads import in_threads
 
 import sbm
-from sbm import compiled
-from sbm.engine import kernels
 from sbm.errors import SbmError, SettingsError
-from sbm.losses import LOSSES
-from sbm.programs import precompile
-from sbm.programs.train import train_ranks
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def test_precompiled_commands_compile_nothing(used, tmp_path, monkeypatch):
     ahead = frozenset(used)
     used.clear()
     monkeypatch.delenv(compiled.COMPILE_HERE)
-    monkeypatch.setattr(kernels, "is_ready", lambda *kind: asked.add(kind) or True)
+    patch(monkeypatch, "kernels.is_ready", lambda *kind: asked.add(kind) or True)
     for k, case in enumerate(CASES):
         folder = tmp_path / f"case{k}"
         folder.mkdir()
@@ -144,15 +142,15 @@ def test_compiler_ends_with_a_stopped_command(tmp_path, number, code):
 
 def test_tasks_are_distributed_and_failures_reported(monkeypatch):
     done = []
-    monkeypatch.setattr(precompile, "is_ready", lambda command, kind: command == "svc")
-    monkeypatch.setattr(precompile, "compile_ahead", lambda *task: done.append(task) or "")
+    patch(monkeypatch, "precompile.is_ready", lambda command, kind: command == "svc")
+    patch(monkeypatch, "compile_ahead", lambda *task: done.append(task) or "")
     report = sbm.precompile(["log_loss"], "float64", threads=1)
     assert report["folder"] == str(compiled.folder())
     first = [(commands[0], kind) for commands, kind in done]
     both = [(name, kind) for name in ("logistic", "l1") for kind in ("float64", "ones")]
     rest = [("split", "float64"), ("names", "float64"), ("validate", "ones")]
     assert first == [*both, *rest]
-    monkeypatch.setattr(precompile, "compile_ahead", lambda *task: "no space left")
+    patch(monkeypatch, "compile_ahead", lambda *task: "no space left")
     with pytest.raises(SbmError, match="no space left"):
         sbm.precompile(["log_loss"])
     for arguments, facts in (((["hinge", "x"],), "'x'.*hinge"), ((["hinge"], "int8"), "int8")):

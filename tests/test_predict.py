@@ -13,18 +13,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import Model, Progress, cli, format_number, load, patch
+from inside import store_blocks_module as blocks
 
 import sbm
-from sbm.cli import cli
-from sbm.compiled import load
-from sbm.engine.progress import Progress
 from sbm.errors import DataError, SbmError, SettingsError, StoreError
-from sbm.inputs import text as text_module
-from sbm.models.model import Model
-from sbm.programs import answers as batches
-from sbm.programs.splitting import options as splitting
-from sbm.store import blocks
-from sbm.units import format_number
 
 N_FEATURES = 60
 LARGEST = 2**63 - 1
@@ -131,8 +124,8 @@ def test_predictions_match_plain_python(here, labels, outputs, options, ones):
 
 
 def test_store_is_predicted_in_text_order(here, monkeypatch):
-    monkeypatch.setattr(splitting, "LARGEST_BATCH", 64 * 30)  # batches of 30 rows
-    monkeypatch.setattr(blocks, "CHUNK_ROWS", 4)
+    patch(monkeypatch, "LARGEST_BATCH", 64 * 30)  # batches of 30 rows
+    patch(monkeypatch, "CHUNK_ROWS", 4)
     texts = [make_rows((-1.0, 1.0), n=n)[2] for n in (100, 7, 65)]
     for k, text in enumerate(texts):
         Path(f"{k}.svm").write_text(text)
@@ -178,9 +171,9 @@ def test_output_does_not_depend_on_pieces_or_threads(here, monkeypatch, labels, 
     whole = sbm.predict(model, "-", "out.txt", threads=1, **options)
     expected = Path("out.txt").read_bytes()
     model.save("m.model")
-    monkeypatch.setattr(text_module, "PIECE", 1000)
+    patch(monkeypatch, "text.PIECE", 1000)
     for most in (3, 33):
-        monkeypatch.setattr(batches, "SCORES", most)
+        patch(monkeypatch, "SCORES", most)
         report = sbm.predict("m.model", "t.svm", "out.txt", threads=3, **options)
         assert Path("out.txt").read_bytes() == expected
         if labels:
@@ -314,7 +307,7 @@ def test_no_rows_give_no_metrics(here, labels, outputs, text):
 
 
 def test_failure_keeps_the_old_output(here, monkeypatch):
-    monkeypatch.setattr(text_module, "PIECE", 64)  # the error comes after lines were written
+    patch(monkeypatch, "text.PIECE", 64)  # the error comes after lines were written
     Path("t.svm").write_text("1 1:1\n" * 100 + "spam\n")
     Path("out.txt").write_text("old\n")
     with pytest.raises(DataError, match=r"^t\.svm:101: .*'spam'"):
@@ -343,8 +336,8 @@ def test_pipe_and_stdout_are_written_in_place(here, capfd, monkeypatch):
         os.close(reader)
     assert sbm.predict(model, "t.svm", "-")["output"] == "-"
     assert capfd.readouterr().out == "1\n"
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", None)
+    with monkeypatch.context() as context:
+        context.setattr(sys, "stdout", None)
         with pytest.raises(StoreError, match="standard output"):
             sbm.predict(model, "t.svm", "-")
 
@@ -532,7 +525,7 @@ BARE = [  # text without labels, rows, and the line that is refused unless label
 def test_rows_without_labels_and_features(
     here, monkeypatch, text, rows, refused, ending, piece
 ):  # fmt: skip
-    monkeypatch.setattr(text_module, "PIECE", piece)
+    patch(monkeypatch, "text.PIECE", piece)
     name, model = "-" if ending == "-" else f"t.svm{ending}", make_model()
     if ending == ".gz":
         Path(name).write_bytes(gzip.compress(text.encode()))

@@ -4,8 +4,7 @@ import threading
 import time
 
 import pytest
-
-from sbm.engine import prefetch
+from inside import engine_prefetch_module as prefetch
 
 LONG = 10  # seconds; nothing waits that long unless it hangs
 THREADS = pytest.mark.parametrize("threads", [1, 2])

@@ -12,15 +12,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import Model, calibrate, cli, fit_platt, fit_softmax, patch, probabilities
+from inside import models_probabilities_module as module
 from liblinear import liblinearutil
 from sklearn import metrics as reference
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import SettingsError
-from sbm.models import probabilities as module
-from sbm.models.model import Model
-from sbm.models.probabilities import calibrate, fit_platt, fit_softmax, probabilities
 
 LOG_LOSS = {"loss": "log_loss"}
 
@@ -86,7 +84,7 @@ def test_sigmoid_matches_another_optimizer(case, monkeypatch):
         assert fit_platt(scores * unit, positive) == (A / unit, B)
     moved = fit_platt(scores + 2.0**20, positive)
     np.testing.assert_allclose(moved, (A, B - A * 2.0**20), rtol=1e-7)
-    monkeypatch.setattr(module, "_PIECE", 7)
+    patch(monkeypatch, "_PIECE", 7)
     np.testing.assert_allclose(fit_platt(scores, positive), (A, B), rtol=1e-9)
 
 
@@ -95,8 +93,10 @@ def test_sigmoid_matches_another_optimizer(case, monkeypatch):
 def test_sigmoid_fit_survives_an_outlier(monkeypatch, value, truth, share):
     random, looks = np.random.default_rng(1), []
     newton = module._newton
-    monkeypatch.setattr(
-        module, "_newton", lambda look, a, b: newton(lambda *x: looks.append(x) or look(*x), a, b)
+    patch(
+        monkeypatch,
+        "_newton",
+        lambda look, a, b: newton(lambda *x: looks.append(x) or look(*x), a, b),
     )
     scores, positive = random.standard_normal(1000), random.random(1000) < share
     scores[0], positive[0] = value, truth
@@ -172,7 +172,7 @@ def test_temperature_matches_another_optimizer(n, n_labels, T, monkeypatch):
         assert fit_softmax(z * unit, codes) == found * unit
     shifted = z + 1024 * (np.arange(n) % 50)[:, np.newaxis]
     assert fit_softmax(shifted, codes) == pytest.approx(found, rel=1e-8)
-    monkeypatch.setattr(module, "_PIECE", n * n_labels // 7)
+    patch(monkeypatch, "_PIECE", n * n_labels // 7)
     assert fit_softmax(z, codes) == pytest.approx(found, rel=1e-9)
 
 

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.engine.problems import make_problems
-from sbm.losses import LOSSES
-from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
-from sbm.settings import Settings
-from sbm.solver.problem import MultiProblem, OneClass
+from inside import (
+    FIRST_MARK,
+    LOSSES,
+    MultiProblem,
+    OneClass,
+    Progressive,
+    Settings,
+    make_problems,
+    row_losses,
+)
 
 TABLE = np.random.default_rng(3).normal(scale=1.5, size=(40, 3))
 TABLE[0] = 0.0  # before anything is learned

@@ -9,24 +9,31 @@ import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import fit, write_rows
+from inside import (
+    LOSSES,
+    Arena,
+    BlockStore,
+    Combiner,
+    Problem,
+    Run,
+    SerialComm,
+    Shape,
+    TrainOptions,
+    encode_record,
+    load,
+    patch,
+    plan_training,
+    runs_here,
+    squared_norm,
+    train_ranks,
+)
+from inside import engine_sync_module as sync
+from inside import training_ranks_module as ranks
+from inside import training_training_module as training
 from threads import in_threads
 
 import sbm
-from sbm.compiled import load
-from sbm.distributed.comm import SerialComm
-from sbm.engine import memory, sync
-from sbm.engine.memory import Shape, plan_training
-from sbm.engine.sync import Combiner
 from sbm.errors import SettingsError, StoreError
-from sbm.losses import LOSSES
-from sbm.programs.train import train_ranks
-from sbm.programs.training import ranks, training
-from sbm.programs.training.job import TrainOptions
-from sbm.rows import Arena
-from sbm.solver.problem import Problem, squared_norm
-from sbm.store.blocks import BlockStore
-from sbm.store.records import encode_record
-from sbm.store.run import Run, runs_here
 
 OPTIONS = {"C": 0.1, "tol": 1e-3, "max_passes": 3000, "threads": 1, "cache_frac": 0.3}
 HINGE = Case("hinge", 2)
@@ -127,12 +134,12 @@ def often(monkeypatch):
     """Have changes added up as often as with large data, in three ways."""
 
     def choose(n):
-        monkeypatch.setattr(memory, "MOST_WHOLE", 200_000_000)
-        monkeypatch.setattr(sync, "LEAST_NNZ", 1)
-        monkeypatch.setattr(sync, "SUMS", 5)
-        monkeypatch.setattr(sync, "FREQUENT", 3)
-        monkeypatch.setattr(sync, "DENSE", (1e9, 0, 1e9)[n])
-        monkeypatch.setattr(sync, "MOST_LISTED", (1 << 19, 1 << 19, 16)[n])
+        patch(monkeypatch, "MOST_WHOLE", 200_000_000)
+        patch(monkeypatch, "LEAST_NNZ", 1)
+        patch(monkeypatch, "SUMS", 5)
+        patch(monkeypatch, "FREQUENT", 3)
+        patch(monkeypatch, "DENSE", (1e9, 0, 1e9)[n])
+        patch(monkeypatch, "MOST_LISTED", (1 << 19, 1 << 19, 16)[n])
 
     return choose
 
@@ -155,7 +162,7 @@ def test_settings_reach_optimum(
         drifts.extend(certificate.drift for certificate, _ in found.values())
         replace(engine, found)
 
-    monkeypatch.setattr(training, "replace_weights", noted)
+    patch(monkeypatch, "replace_weights", noted)
     store, chosen = store_of(case, n_blocks), options_of(case, **options)
     expected = fit(store, f"{model}-alone", **{**chosen, "tol": 1e-6})[:2]
     often(how)
@@ -187,7 +194,7 @@ def test_dual_bound_never_decreases(store_of, model, monkeypatch, often, case, i
     monkeypatch.setattr(Combiner, "_share", noted_share)
     often(0)
     if is_too_bold:  # no damping: the sum goes too far
-        monkeypatch.setattr(sync, "SPARE", 0.0)
+        patch(monkeypatch, "SPARE", 0.0)
     options = options_of(case, max_passes=5, tol=1e-9, parts="blocks", solver="dual")
     (_, report), *_ = train(4, store_of(case, 24), model, options)
     assert len(duals) >= 10
@@ -271,8 +278,8 @@ def test_rank_that_missed_the_end_resumes(store_of, tmp_path, model, monkeypatch
         if run.folder.name != f"rank-{rank}-of-2":
             note(run, **facts)
 
-    with monkeypatch.context() as patch:  # as if killed before it records the end
-        patch.setattr(Run, "note", forget)
+    with monkeypatch.context() as context:  # as if killed before it records the end
+        context.setattr(Run, "note", forget)
         train(2, store, model, options)
     results = train(2, store, model, {**options, "max_passes": 3 + more})
     assert [report["was_finished"] for _, report in results] == [False, False]
@@ -398,7 +405,7 @@ def test_share_is_optimum_of_parabola_if_sum_goes_too_far(gain, cross, size, sha
 
 
 def test_ranks_have_equal_parts(store_of, monkeypatch):
-    monkeypatch.setattr(memory, "MOST_WHOLE", 200_000_000)
+    patch(monkeypatch, "MOST_WHOLE", 200_000_000)
     store = BlockStore(store_of(HINGE, 5))
     for n, by_block in ((2, False), (3, True), (5, True), (8, False)):
         plan = plan_training(store, 10**9, 0.5, Shape(10, may_join=True, ranks=n,
@@ -411,7 +418,7 @@ def test_ranks_have_equal_parts(store_of, monkeypatch):
 
 
 def test_ranks_of_a_machine_share_its_cores(monkeypatch):
-    monkeypatch.setattr(ranks, "usable_threads", lambda wanted: 7)
+    patch(monkeypatch, "usable_threads", lambda wanted: 7)
 
     def threads(size, **options):
         settings = sbm.Settings(**options)

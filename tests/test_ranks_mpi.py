@@ -12,15 +12,12 @@ import pytest
 import ranks
 from families import Case, make_store
 from helpers import load_script
+from inside import EXIT_TIMEOUT, Run, patch, runs_here, train_ranks
 from launching import MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
 from processes import finished, started, wait_until
 from threads import in_threads
 
 import sbm
-from sbm.distributed import comm
-from sbm.distributed.comm import EXIT_TIMEOUT
-from sbm.programs.train import train_ranks
-from sbm.store.run import Run, runs_here
 
 pytestmark = pytest.mark.process
 OPTIONS = {
@@ -88,7 +85,7 @@ def test_mpi_sends_what_threads_send(tmp_path, monkeypatch, size):
     done = finished(line_of(size, RANKS, "all_messages", tmp_path), env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
-    monkeypatch.setattr(comm, "SLICE", ranks.SMALL_SLICE)
+    patch(monkeypatch, "SLICE", ranks.SMALL_SLICE)
     for how, sparse in ranks.HOW.items():
         assert [one[how] for one in found] == in_threads(size, ranks.sums, sparse=sparse)
 

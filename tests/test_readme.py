@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import load_script, write_rows
+from inside import main
 from launching import environment, needs_mpi
 from processes import finished
 
 import sbm
-from sbm.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {p: p.read_text("utf-8") for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]}

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import Passes, store_rows
+from inside import cli, default_store, patch
+from inside import inputs_remote_module as remote
 from processes import started, wait_until
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import DataError, SettingsError
-from sbm.inputs import remote
-from sbm.programs.split import default_store
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra remote")
 pytest.importorskip("aiohttp", reason="needs the extra remote")
@@ -133,8 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(remote, "RANGE", RANGE)
-    monkeypatch.setattr(remote, "_WAIT", 0.001)
+    patch(monkeypatch, "RANGE", RANGE)
+    patch(monkeypatch, "_WAIT", 0.001)
     server = Server()
     yield server
     server.released.set()
@@ -407,7 +406,7 @@ def test_unreachable_servers_leave_nothing(server, tmp_path):
 
 
 def test_long_list_of_files_is_refused(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_LISTING", 1_000_000)
+    patch(monkeypatch, "_LISTING", 1_000_000)
     url = server.url("files/", b"")
     server.script = lambda n, a: Answer(200, {"Content-Length": HUGE}, endless())
     with pytest.raises(DataError, match="longer than 1,000,000 bytes"):
@@ -555,7 +554,7 @@ def test_memory_files_and_globs(tmp_path, local):
 
 
 def test_replaced_file_of_a_service_is_refused(monkeypatch):
-    monkeypatch.setattr(remote, "RANGE", RANGE)
+    patch(monkeypatch, "RANGE", RANGE)
     fs = fsspec.filesystem("memory")
     for other in (TEXT[::-1], TEXT[:-1]):
         fs.pipe({"/in/c.svm": TEXT})

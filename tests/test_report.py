@@ -16,15 +16,12 @@ import pytest
 from helpers import write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import SECONDS, encode_record, first_charts, main, patch, read_run, to_html
+from inside import reporting_page_module as module
 from processes import finished
 
 import sbm
-from sbm.cli import main
 from sbm.errors import SettingsError, StoreError
-from sbm.programs.reporting import page as module
-from sbm.programs.reporting.figures import SECONDS, read_run
-from sbm.programs.reporting.page import first_charts, to_html
-from sbm.store.records import encode_record
 
 HOSTILE = "<script>alert(1)&\"'<!--.svm"
 
@@ -45,11 +42,11 @@ def made(tmp_path_factory):
     common = {"mem": "400MB", "max_passes": 20, "tol": 1e-3, "C": 0.5, "rounds": 2}
     plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as context:
         for place in ("train", "training.training", "streaming.state"):  # not the shared one
-            patch.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
+            context.setattr(f"sbm.programs.{place}.peak_bytes", lambda: 123_000_000)
         # Scores that are all the same: the last pass is the best.
-        patch.setattr("sbm.programs.training.validation.PATIENCE", 99)
+        patch(context, "PATIENCE", 99)
         easy = write_rows(folder / "easy.svm", np.outer([1, -1, 1], [3.0] * 4), [1, -1, 1])
         judged = {"validate": easy, "metric": "f1"}
         sbm.train(folder / "a.sbm", folder / "sbm.model", {**common, **judged, "cache_frac": 0.6})

@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import Passes, fit, write_rows
+from inside import BlockStore, Engine, MemoryPlan, Progress, Run, Training, main, patch
 from processes import finished
 
 import sbm
-from sbm.cli import main
-from sbm.engine import machine as limits
-from sbm.engine.engine import Engine
-from sbm.engine.memory import MemoryPlan
-from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training import training
-from sbm.programs.training.training import Training
-from sbm.store.blocks import BlockStore
-from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)
 # Every kind of state in a checkpoint.
@@ -144,8 +136,8 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     path, options = tmp_path / "m.model", options_of(checkpoint_every=0)
     lose(store, path, options, 14)
     assert not (tmp_path / "m.model.run/run.json").exists()  # too early for a checkpoint
-    monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(training, "COMMIT_SHARE", 0)
+    patch(monkeypatch, "COMMIT_SECONDS", 0)
+    patch(monkeypatch, "COMMIT_SHARE", 0)
     lose(store, path, options, 14)
     passes = Passes()
     sbm.train(store, path, options, progress=passes)
@@ -411,8 +403,8 @@ def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
 def test_tune_resumes_in_every_stage(tmp_path, monkeypatch):
     make(tmp_path, n=200)
     expected = tuned(tmp_path, "whole.model")
-    monkeypatch.setattr(training, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(training, "COMMIT_SHARE", 0)
+    patch(monkeypatch, "COMMIT_SECONDS", 0)
+    patch(monkeypatch, "COMMIT_SHARE", 0)
     with pytest.raises(LostError):  # of other values, so it is not resumed
         tuned(tmp_path, "m.model", After(12, lost=True, kind="tune"), Cs=(1.0, 2.0))
     assert (tmp_path / "m.model.tune.run" / "run.json").exists()
@@ -462,7 +454,7 @@ def fail_once(monkeypatch, owner, name, n):
     ],
 )
 def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, owner, name, n):
-    monkeypatch.setattr(limits, "_CLOSE", 0)
+    patch(monkeypatch, "_CLOSE", 0)
     store, options, primal = wide
     fail_once(monkeypatch, owner, name, n)
     report = sbm.train(store, tmp_path / "m.model", options)[1]
@@ -473,18 +465,18 @@ def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, o
 
 
 def test_resume_keeps_smaller_plan(tmp_path, monkeypatch, wide):
-    monkeypatch.setattr(limits, "_CLOSE", 0)
+    patch(monkeypatch, "_CLOSE", 0)
     store, options, _ = wide
     path, options = tmp_path / "m.model", {**options, "checkpoint_every": 1e-9}
-    with monkeypatch.context() as patch:
-        fail_once(patch, Engine, "__init__", 1)
+    with monkeypatch.context() as context:
+        fail_once(context, Engine, "__init__", 1)
         lose(store, path, options, 5)
     bound = Run.read(tmp_path / "m.model.run")["bound"]
     assert bound < 400_000_000
     assert sbm.train(store, path, options)[1]["resumed"]
     assert Run.read(tmp_path / "m.model.run")["bound"] == bound
-    with monkeypatch.context() as patch:
-        fail_once(patch, Engine, "__init__", 1)
+    with monkeypatch.context() as context:
+        fail_once(context, Engine, "__init__", 1)
         sbm.train(store, tmp_path / "whole.model", options)
     assert path.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
@@ -496,10 +488,10 @@ def test_memory_error_without_smaller_plan_is_reported(hinge, tmp_path, monkeypa
 
 
 def test_growth_above_bound_continues_from_checkpoint(wide, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "_CLOSE", 0)
+    patch(monkeypatch, "_CLOSE", 0)
     # The caller's memory is not part of the bound; then 7 blocks fit, and one does not.
     sizes = iter([0] + [300_000_000] * 7 + [10**12] + [0] * 10**4)
-    monkeypatch.setattr("sbm.programs.training.job.resident_bytes", lambda: next(sizes))
+    patch(monkeypatch, "resident_bytes", lambda: next(sizes))
     _, report, passes = fit(wide[0], tmp_path / "m.model", **wide[1])
     assert report["converged"]
     numbers = [row["pass"] for row in passes]

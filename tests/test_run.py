@@ -13,13 +13,11 @@ from helpers import lists_of, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from inside import Dense, Run, encode_record
+from inside import store_container_module as container
+from inside import store_run_module as module
 
-from sbm.alphas import Dense
 from sbm.errors import StoreError
-from sbm.store import container
-from sbm.store import run as module
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 C = 0.1
 AT_ONCE = {"unwritten_bytes": 0}  # encoded alphas are written at once

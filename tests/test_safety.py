@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 from helpers import Passes
+from inside import BlockStore, Run, encode_record, lock
 from processes import started
 
 import sbm
 from sbm.errors import SettingsError, StoreError
-from sbm.store.blocks import BlockStore
-from sbm.store.files import lock
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = "".join(f"{s}1 {k}:1 {k % 7 + 9}:0.5\n" for k in range(1, 9) for s in "+-") * 3
@@ -201,8 +198,8 @@ def test_change_under_a_reader_is_not_reported_as_damage(here, monkeypatch, is_e
             sbm.split("b.svm", "r.sbm", force=True, blocks=1)
 
     for reader in (sbm.check, lambda store: sbm.predict("r.model", store)):
-        with monkeypatch.context() as patch:
-            changed_under(patch, change)
+        with monkeypatch.context() as context:
+            changed_under(context, change)
             with pytest.raises(StoreError, match=r"r\.sbm was changed in the meantime"):
                 reader("r.sbm")
         sbm.split("a.svm", "r.sbm", force=True, blocks=2)

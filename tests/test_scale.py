@@ -8,13 +8,9 @@ import pytest
 import threads
 from families import Case, make_store
 from helpers import full_weights, write_rows
+from inside import BlockStore, Progress, TrainOptions, scale_features, train_ranks
 
 import sbm
-from sbm.engine.progress import Progress
-from sbm.programs.train import train_ranks
-from sbm.programs.training.job import TrainOptions
-from sbm.programs.training.scales import scale_features
-from sbm.store.blocks import BlockStore
 
 N_ROWS, FEATURES = 400, 7
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import nearest
 
 import sbm
 from sbm import Settings, SettingsError
-from sbm.settings import nearest
 
 
 def test_nearest_known_word_is_suggested():

@@ -7,16 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import (
+    SHARD,
+    BlockStore,
+    Shard,
+    check,
+    encode_record,
+    info,
+    patch,
+    read_shard,
+    require_whole,
+    shard_path,
+    split,
+    tune,
+)
+from inside import splitting_destination_module as destination
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError
-from sbm.programs.info import check, info
-from sbm.programs.split import split
-from sbm.programs.splitting import destination
-from sbm.programs.tune import tune
-from sbm.store.blocks import BlockStore, require_whole
-from sbm.store.records import encode_record
-from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 
 N_SHARDS, N_BLOCKS = 4, 11
 NAMES = {"big.svm", *(f"big.{number}.sbm" for number in range(N_SHARDS))}
@@ -175,7 +183,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
             raise StoreError("no more names")
         real(new, final)
 
-    monkeypatch.setattr(destination, "put_in_place", put_in_place)
+    patch(monkeypatch, "put_in_place", put_in_place)
 
 
 @pytest.mark.parametrize(("n", "force"), [(0, False), (2, False), (1, True), (3, True)])
@@ -194,9 +202,9 @@ def test_shards_are_replaced_together(shards, monkeypatch, n, force):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_split_works_after_kill_during_renaming(text, monkeypatch, n):
-    with monkeypatch.context() as patch:
-        fail_at(patch, n)
-        patch.setattr(destination, "_take_back", lambda whole, shards: None)  # killed before it
+    with monkeypatch.context() as context:
+        fail_at(context, n)
+        patch(context, "_take_back", lambda whole, shards: None)  # killed before it
         with pytest.raises(StoreError, match="no more names"):
             split(text, blocks=N_BLOCKS, shards=N_SHARDS)
     assert {f"big.{number}.sbm" for number in range(n)} < here()

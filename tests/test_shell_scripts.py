@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from families import Case, assert_same_optimum
 from helpers import SCRIPTS, fit, write_rows
+from inside import Settings, read_manifest, write_manifest
+from inside import train_command as train
 from processes import finished
 
 import sbm
-from sbm.cli.commands import train
-from sbm.settings import Settings
-from sbm.store.blocks import read_manifest, write_manifest
 
 ROOT = SCRIPTS.parent
 CASE = Case("hinge", 2)

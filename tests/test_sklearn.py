@@ -12,6 +12,7 @@ import scipy.sparse
 import sklearn.svm
 from families import Case, make_store, row_losses
 from helpers import fit
+from inside import Incremental, Rows, Run, patch, read_model
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -19,13 +20,8 @@ from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils import estimator_checks
 
 import sbm
-from sbm.engine import memory
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError
-from sbm.models.liblinear import read_model
-from sbm.programs.streaming.incremental import Incremental
-from sbm.rows import Rows
 from sbm.sklearn import SBMClassifier, SBMOneClass, SBMRegressor
-from sbm.store.run import Run
 
 C, TOL = 0.5, 1e-6
 
@@ -33,7 +29,7 @@ C, TOL = 0.5, 1e-6
 @pytest.fixture(autouse=True)
 def joined(monkeypatch):
     """Rows of a fit are one part, as outside of tests."""
-    monkeypatch.setattr(memory, "MOST_WHOLE", 200_000_000)
+    patch(monkeypatch, "MOST_WHOLE", 200_000_000)
 
 
 SINGLE = {"dtype": "float32"}  # so that the checks need no kernels of their own

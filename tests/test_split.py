@@ -16,17 +16,21 @@ import zstandard
 from helpers import Row, slow_parse, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    BlockStore,
+    Dealer,
+    check,
+    default_model,
+    default_store,
+    patch,
+    read_manifest,
+    split,
+)
+from inside import store_blocks_module as block_module
+from inside import store_files_module as file_module
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
-from sbm.programs.info import check
-from sbm.programs.split import default_model, default_store, split
-from sbm.programs.splitting import options as dealing
-from sbm.programs.splitting import reading as coding
-from sbm.programs.splitting.deal import Dealer
-from sbm.store import blocks as block_module
-from sbm.store import files as file_module
-from sbm.store.blocks import BlockStore, read_manifest
 
 
 def random_text(seed: int, n: int, values: str = "mixed", labels: int = 3) -> bytes:
@@ -70,8 +74,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def small_batches(monkeypatch):
     """Batches of 100 rows or 800 nonzeros of float32, from pieces of 1 kB."""
-    monkeypatch.setattr(dealing, "LARGEST_BATCH", 6400)
-    monkeypatch.setattr("sbm.inputs.text.PIECE", 1 << 10)
+    patch(monkeypatch, "LARGEST_BATCH", 6400)
+    patch(monkeypatch, "text.PIECE", 1 << 10)
 
 
 @pytest.fixture
@@ -123,8 +127,8 @@ def test_random_rows_round_trip(tmp_path_factory, lines, blocks, shuffle, seed, 
     folder = tmp_path_factory.mktemp("any")
     text = "\n".join(lines).encode()
     source = written(folder, "a.svm", text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dealing, "LARGEST_BATCH", batch)  # from 2 rows on
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "LARGEST_BATCH", batch)  # from 2 rows on
         split([source], folder / "a.sbm", blocks=blocks, seed=seed, shuffle=shuffle, threads=1)
     expected = slow_parse(text)[0]
     got = store_rows(folder / "a.sbm")
@@ -144,9 +148,9 @@ def test_bytes_do_not_depend_on_threads_or_pieces(tmp_path, monkeypatch):
         lines.append(" ".join([r.choice("12"), *(f"{i}:{r.choice(['1', '.5'])}" for i in ids)]))
     text = "\n".join(lines).encode()
     source = written(tmp_path, "a.svm", text)
-    monkeypatch.setattr(dealing, "LARGEST_BATCH", 20_000)
+    patch(monkeypatch, "LARGEST_BATCH", 20_000)
     split([source], tmp_path / "whole", blocks=3, threads=1)
-    monkeypatch.setattr("sbm.inputs.text.PIECE", 1 << 10)
+    patch(monkeypatch, "text.PIECE", 1 << 10)
     for threads in (1, 3):
         split([source], tmp_path / "a.sbm", blocks=3, threads=threads, force=True)
         assert files_of(tmp_path / "a.sbm") == files_of(tmp_path / "whole")
@@ -215,7 +219,7 @@ def test_codes_of_labels_have_two_bytes(tmp_path, n):
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("coded", [300, 301])
 def test_too_many_labels_become_real_midway(tmp_path, monkeypatch, coded):
-    monkeypatch.setattr(coding, "MOST_LABELS", 300)
+    patch(monkeypatch, "MOST_LABELS", 300)
     store = tmp_path / "a.sbm"
     text = "\n".join(f"{k % coded / 8} {k % 5}:1" for k in range(720)).encode()
     report = split([written(tmp_path, "a.svm", text)], store, blocks=2)
@@ -281,8 +285,8 @@ def test_rare_features_are_dropped_as_if_never_present(
     }  # fmt: skip
     whole = written(folder / "whole.dir", "b.svm", as_text(rows))
     cleaned = written(folder / "cleaned.dir", "b.svm", as_text(kept))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.text.PIECE", piece)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "text.PIECE", piece)
         report = split([whole], folder / "whole", min_count=least, **options)
     expected = split([cleaned], folder / "cleaned", **options)
     assert report["left_out"] == {"features": len(rare), "nnz": sum(counts[i] for i in rare)}
@@ -317,7 +321,7 @@ def test_min_count_needs_unchanged_text(tmp_path, monkeypatch):
             super().__init__(*arguments)
             source.write_bytes(b"1 1:1\n1 2:1\n")
 
-    monkeypatch.setattr("sbm.programs.split.Dealer", Changing)
+    patch(monkeypatch, "Dealer", Changing)
     with pytest.raises(DataError, match=f"{source} changed between the two readings"):
         split([source], tmp_path / "a.sbm", min_count=2)
     assert [p.name for p in tmp_path.iterdir()] == ["a.svm"]
@@ -402,7 +406,7 @@ def test_values_appended_to_ones_round_trip(tmp_path):
 
 
 def test_number_of_blocks_depends_on_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("sbm.programs.splitting.deal.SMALL_BLOCK", 5_000)
+    patch(monkeypatch, "SMALL_BLOCK", 5_000)
 
     def source(k: int, n: int) -> Path:
         return written(tmp_path, f"{k}.svm", random_text(k, n, "ones"))

@@ -7,17 +7,24 @@ import pytest
 from families import CASES, OF_ALPHA, OF_MARGIN
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    LOSSES,
+    POLICIES,
+    Arena,
+    Damping,
+    DenseSet,
+    GapWatch,
+    ListPool,
+    Lists,
+    MultiProblem,
+    OneClass,
+    Problem,
+    Rounds,
+    WorkingSet,
+    patch,
+)
 from scipy.special import expit
 from simulation import N_FEATURES, Simulation, make_blocks
-
-from sbm.alphas import Lists
-from sbm.losses import LOSSES
-from sbm.rows import Arena
-from sbm.solver import problem as problem_module
-from sbm.solver.cache import POLICIES, WorkingSet
-from sbm.solver.gap import GapWatch
-from sbm.solver.problem import Damping, MultiProblem, OneClass, Problem, Rounds
-from sbm.solver.variables import DenseSet, ListPool
 
 # Kinds that one solver trains: two classes, targets, or all classes together.
 KINDS = [
@@ -377,7 +384,7 @@ def test_screen_marks_exactly_the_rows_that_would_move(case, weighted):
 def test_prefetching_changes_no_byte(case, monkeypatch):
     found = []
     for ahead in (0, 2):
-        monkeypatch.setattr(problem_module, "rows_ahead", lambda W, ahead=ahead: ahead)
+        patch(monkeypatch, "rows_ahead", lambda W, ahead=ahead: ahead)
         sim = make(case, 3, bias=1.0, weighted=True)
         for _ in sim.steps([0, 1, 2, 1, 0], sim.loss.rests):
             pass

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
+from inside import Arena, BlockStore, read_manifest
 from sklearn.svm import LinearSVC
 
 import sbm
 from sbm.errors import DataError
-from sbm.rows import Arena
-from sbm.store.blocks import BlockStore
-from sbm.store.manifest import read_manifest
 
 RNG = np.random.default_rng(3)
 X = np.round(RNG.normal(size=(300, 4)), 3)

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import full_weights
+from inside import Model, Run, encode_record, patch
+from inside import streaming_state_module as stream_job
 from processes import started, wait_until
 from streams import (
     kept,
@@ -32,10 +34,6 @@ from streams import (
 
 import sbm
 from sbm.errors import SbmError
-from sbm.models.model import Model
-from sbm.programs.streaming import state as stream_job
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE, OTHER = Path("one.model"), Path("other.model")
@@ -83,7 +81,7 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def small(monkeypatch):
     small_pieces(monkeypatch, 700)
-    monkeypatch.setattr(stream_job, "JUDGED", 40)  # decision values at a time
+    patch(monkeypatch, "JUDGED", 40)  # decision values at a time
     return small_plans(monkeypatch)
 
 
@@ -152,8 +150,8 @@ def test_stops_and_kills_do_not_change_bytes(kind, small, monkeypatch):
                 raise MemoryError
             learned(self, rows, block)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(stream_job.Stream, "_learn", learn_some)
+        with monkeypatch.context() as context:
+            context.setattr(stream_job.Stream, "_learn", learn_some)
             with pytest.raises(MemoryError):
                 learn(name, OTHER, **chosen)
         learn(None, OTHER, resume=True)
@@ -192,8 +190,8 @@ def test_kill_during_replanning_does_not_change_bytes(small, monkeypatch):
                 raise MemoryError
             make(self, *arguments)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(stream_job.Stream, "_make_room", make_some)
+        with monkeypatch.context() as context:
+            context.setattr(stream_job.Stream, "_make_room", make_some)
             with pytest.raises(MemoryError):
                 learn(name, OTHER, **chosen)
         learn(name, OTHER, resume=True)
@@ -253,7 +251,7 @@ def test_failed_checkpoint_ends_waiting_stream(monkeypatch):
     read, write_end = os.pipe()
     with open(write_end, "wb", 0) as pipe, stdin_of(monkeypatch, read):
         pipe.write(b"".join(LINES))
-        monkeypatch.setattr(stream_job, "FIRST_BLOCK", 20)
+        patch(monkeypatch, "FIRST_BLOCK", 20)
         monkeypatch.setattr(Run, "commit", no_room)
         with pytest.raises(SbmError, match="no room"):
             learn("-", OTHER, options={"checkpoint_every": "20rows"})

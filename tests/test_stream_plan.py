@@ -5,18 +5,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm.engine.memory import Shape, row_bytes
-from sbm.errors import MemoryPlanError
-from sbm.inputs.idtable import DIRECT_LIMIT
-from sbm.programs.streaming.arrivals import Needs
-from sbm.programs.streaming.plan import (
+from inside import (
+    DIRECT_LIMIT,
     LEAST_ROWS,
+    NONZERO_BYTES,
+    Needs,
+    Shape,
     StreamPlan,
     parsers_of,
     plan_stream,
+    row_bytes,
 )
-from sbm.store.blocks import NONZERO_BYTES
+
+from sbm.errors import MemoryPlanError
 
 NEEDS = Needs(
     rows=1024, nnz=40_000, longest=200, features=9000, largest_id=20_000, labels=3, has_values=True

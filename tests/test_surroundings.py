@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from inside import main
 from processes import finished, started, wait_until
 
 import sbm
-from sbm.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = "".join(f"{s}1 {k}:1 {k % 7 + 9}:0.5\n" for k in range(1, 9) for s in "+-") * 3

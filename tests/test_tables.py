@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import Passes, store_rows
+from inside import patch
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -68,8 +69,8 @@ def test_formats_give_the_same_rows(tmp_path):
     assert sum(len(features) for _, features in expected[0]) > 3 * N
     for data in (tmp_path / "a.parquet", tmp_path / "a.feather", table):
         assert in_turn(data, tmp_path) == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sbm.inputs.matrices.PIECE", 600)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "matrices.PIECE", 600)
         assert in_turn(tmp_path / "a.parquet", tmp_path) == expected
 
 

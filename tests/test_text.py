@@ -13,13 +13,12 @@ import pytest
 from helpers import as_rows, store_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
+from inside import ParsedText, Source, convert_sources, expand_inputs, patch
 from slow_parser import Row, slow_parse
 from streams import PACK, small_pieces
 
 import sbm
 from sbm.errors import DataError
-from sbm.inputs.parsing import ParsedText
-from sbm.inputs.text import Source, convert_sources, expand_inputs
 
 TEXT = "".join(
     f"{(-1) ** k:+d} " + " ".join(f"{(k * j) % 97 + 100 * j}:{j / 8}" for j in range(1, k % 9))
@@ -103,7 +102,7 @@ def test_read_error_names_the_file(
         readinto = read
 
     path = write(tmp_path / f"a.svm{ending}", PACK[ending](TEXT))
-    monkeypatch.setattr("sbm.inputs.text._open", lambda source, patience: BadDisk(source.name))
+    patch(monkeypatch, "_open", lambda source, patience: BadDisk(source.name))
     said = refusal(path)
     assert said.startswith(f"{path}: ")
     assert "Input/output error" in said
@@ -180,8 +179,8 @@ def test_rows_and_lines_do_not_depend_on_pieces(
 ) -> None:
     body = b"\n".join(line_of(length, k) for k, length in enumerate(lengths))
     body += b"\n" if newline else b""
-    with pytest.MonkeyPatch.context() as patch:
-        small_pieces(patch, 64)
+    with pytest.MonkeyPatch.context() as context:
+        small_pieces(context, 64)
         path = write(tmp_path_factory.mktemp("cuts") / "a.svm", body)
         [source], rows = read(path, ahead=ahead)
         assert rows == slow_parse(body)[0]
@@ -224,7 +223,7 @@ def test_too_long_line_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def few_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbm.inputs.formats.MOST_SOURCES", 4)
+    patch(monkeypatch, "MOST_SOURCES", 4)
 
 
 def write_many(folder: Path, n: int) -> bytes:

@@ -6,19 +6,12 @@ import json
 import numpy as np
 import pytest
 from helpers import fit, full_weights, store_rows, write_rows
+from inside import BlockStore, MemoryPlan, Run, SerialComm, TrainOptions, patch, train_ranks
+from inside import engine_pace_module as pace
+from inside import store_blocks_module as blocks
 
 import sbm
-from sbm.distributed.comm import SerialComm
-from sbm.engine import pace
-from sbm.engine.memory import MemoryPlan
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.programs.splitting import reading as coding
-from sbm.programs.train import train_ranks
-from sbm.programs.training import setup, training
-from sbm.programs.training.job import TrainOptions
-from sbm.store import blocks
-from sbm.store.blocks import BlockStore
-from sbm.store.run import Run
 
 FEATURES = 12
 
@@ -40,8 +33,8 @@ def split_rows(path, X, y, **options):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """400 rows in five blocks of several chunks each; models go elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "CHUNK_NNZ", 100)
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "CHUNK_NNZ", 100)
         path = split_rows(tmp_path_factory.mktemp("train") / "d.sbm", *random_rows(), blocks=5)
     assert all(len(chunks) > 3 for chunks in BlockStore(path).chunks)
     return path
@@ -120,20 +113,18 @@ def test_model_bytes_depend_only_on_seed(store, tmp_path, monkeypatch):
         assert (report["visits"], report["updates"]) == (expected["visits"], expected["updates"])
     fit(store, tmp_path / "s.model", seed=1, **options)
     assert (tmp_path / "s.model").read_bytes() != path.read_bytes()
-    monkeypatch.setattr(training, "COMMIT_SECONDS", -1.0)
-    monkeypatch.setattr(setup, "EVICTED_BYTES", 1)
-    monkeypatch.setattr(setup, "UNWRITTEN_BYTES", 1)
+    patch(monkeypatch, "COMMIT_SECONDS", -1.0)
+    patch(monkeypatch, "EVICTED_BYTES", 1)
+    patch(monkeypatch, "UNWRITTEN_BYTES", 1)
     fit(store, tmp_path / "c.model", **options)
     assert (tmp_path / "c.model").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.long
 def test_listed_rounds_repeat_slow_disk_training(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(pace, "LEAST_BYTES", 0)
+    patch(monkeypatch, "LEAST_BYTES", 0)
     monkeypatch.setattr(MemoryPlan, "staying", lambda *_: [])  # every pass reads all
-    monkeypatch.setattr(  # however fast this machine solves
-        training, "PassCost", lambda size, disk, *_: pace.PassCost(size, disk, disk, disk / 8)
-    )
+    patch(monkeypatch, "PassCost", lambda size, disk, *_: pace.PassCost(size, disk, disk, disk / 8))
     size = sum(b["bytes"] for b in BlockStore(store).manifest["blocks"])
     options = {"mem": "400MB", "tol": 1e-6, "max_passes": 3}
     how = TrainOptions(read_rate=size / 0.2)
@@ -219,7 +210,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("data", "options", "error", "facts"), REFUSALS)
 def test_invalid_data_and_settings_are_refused(tmp_path, monkeypatch, data, options, error, facts):
-    monkeypatch.setattr(coding, "MOST_LABELS", 5)
+    patch(monkeypatch, "MOST_LABELS", 5)
     labels = {"real": np.arange(9) + 0.5, "one": [3, 3], "two": [-1, 1], "empty": [-1, 1]}[data]
     path = split_rows(tmp_path / f"{data}.sbm", np.ones((len(labels), 1)), labels)
     if data == "empty":  # no command writes one; dropping the last block of a store could

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import Passes, write_rows
+from inside import Folds, Progress, Rows, Tuning, cli, parse_grid, patch
 
 import sbm
-from sbm.cli import cli
-from sbm.engine.learners import Folds
-from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training import newton, training
-from sbm.programs.tuning.state import Tuning
-from sbm.rows import Rows
-from sbm.units import parse_grid
 
 N_FOLDS = 3
 
@@ -144,8 +138,8 @@ def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Tuning, "give_up", stop)
-    monkeypatch.setattr(training, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(training, "COMMIT_SHARE", 0.0)
+    patch(monkeypatch, "COMMIT_SECONDS", 0.0)
+    patch(monkeypatch, "COMMIT_SHARE", 0.0)
     for threads in (1, 2):
         how = {"loss": loss, "solver": "newton", "tol": 1e-6, "threads": threads, "folds": 3}
         place = tmp_path / str(threads)
@@ -163,7 +157,7 @@ def test_newton_folds_keep_their_matrix(data, tmp_path, monkeypatch):
     """Products would need the rows of every fold in memory."""
     found = []
     for most in (5000, 3):
-        monkeypatch.setattr(newton, "MOST_FEATURES", most)
+        patch(monkeypatch, "newton.MOST_FEATURES", most)
         how = {"loss": "log_loss", "solver": "newton", "tol": 1e-6}
         report = tune(data / "2-4.sbm", tmp_path, (0.1, 1), folds=3, **how)[1]
         found.append(without_seconds(report["settings"]))
@@ -322,8 +316,8 @@ def test_short_passes_have_no_checkpoints(data, tmp_path, monkeypatch):
     commits, commit = [], Tuning.commit
     monkeypatch.setattr(Tuning, "commit", lambda self: commits.append(1) or commit(self))
     for seconds in (1e9, 0.0):
-        monkeypatch.setattr(training, "COMMIT_SECONDS", seconds)
-        monkeypatch.setattr(training, "COMMIT_SHARE", 0.0)
+        patch(monkeypatch, "COMMIT_SECONDS", seconds)
+        patch(monkeypatch, "COMMIT_SHARE", 0.0)
         commits.clear()
         report = tune(data / "2-4.sbm", tmp_path, (0.01, 0.1))[1]
         assert len(commits) == (1 if seconds else report["passes"] + 1)  # and one at the end

@@ -9,16 +9,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse
+from inside import (
+    BlockStore,
+    Model,
+    SerialComm,
+    SparseWeights,
+    TrainingPlan,
+    TrainOptions,
+    divide_classes,
+    patch,
+)
+from inside import training_ranks_module as ranks
+from inside import training_setup_module as setup
+from inside import training_turns_module as turns
 
 import sbm
-from sbm.distributed.comm import SerialComm
 from sbm.errors import MemoryPlanError, StoreError
-from sbm.models.model import Model
-from sbm.models.weights import SparseWeights
-from sbm.programs.training import ranks, setup, turns
-from sbm.programs.training.job import TrainingPlan, TrainOptions
-from sbm.programs.training.turns import divide_classes
-from sbm.store.blocks import BlockStore
 
 PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 N_CLASSES, N_ROWS = 30, 1500
@@ -55,7 +61,7 @@ def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
     path, some = tmp_path / "m.model", {"mem": "125MB"}
     by_blocks, turn_lines = in_turns(store, tmp_path / "b.model", **some)
     assert (by_blocks["blocks"], turn_lines) == (3, [])
-    monkeypatch.setattr("sbm.engine.memory.MOST_WHOLE", 10**9)
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
     report, turn_lines = in_turns(store, path, **some)
     assert (report["blocks"], len(turn_lines)) == (1, 2)
     assert report["converged"]
@@ -116,7 +122,7 @@ def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
 
     for module in (turns, setup):
         monkeypatch.setattr(module, "clock", lambda: now[0])
-    monkeypatch.setattr(turns, "_join", lambda *some: SimpleNamespace(save=Path.touch))
+    patch(monkeypatch, "_join", lambda *some: SimpleNamespace(save=Path.touch))
     monkeypatch.setattr(turns.Model, "load", lambda *some, **more: None)
     settings = sbm.Settings(**SETTINGS, time_limit=100.0)
     job = TrainingPlan(BlockStore(store), tmp_path / "m.model", settings, TrainOptions(),
@@ -129,7 +135,7 @@ def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
 def test_turn_has_no_more_classes_than_a_checkpoint_holds(store, monkeypatch):
     settings = sbm.Settings(**SETTINGS, mem="1GB")
     assert divide_classes(settings, BlockStore(store)) == [slice(0, N_CLASSES)]
-    monkeypatch.setattr(turns, "MOST_CLASSES", 11)
+    patch(monkeypatch, "MOST_CLASSES", 11)
     cut = divide_classes(settings, BlockStore(store))
     assert [(one.start, one.stop) for one in cut] == [(0, 10), (10, 20), (20, 30)]
 

@@ -7,9 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sbm import SettingsError
-from sbm.units import (
+from inside import (
     format_number,
     format_size,
     parse_duration,
@@ -19,6 +17,8 @@ from sbm.units import (
     shorten,
     to_whole,
 )
+
+from sbm import SettingsError
 
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 

@@ -12,20 +12,22 @@ import scipy.sparse
 from click.testing import CliRunner
 from families import CASES, Case, make_store
 from helpers import Passes, write_rows
+from inside import (
+    BinaryMetrics,
+    Evaluation,
+    Model,
+    Rows,
+    Run,
+    TrainOptions,
+    cli,
+    hold_out,
+    train_ranks,
+)
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 import sbm
-from sbm.cli import cli
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.models.metrics import BinaryMetrics
-from sbm.models.model import Model
-from sbm.programs.train import train_ranks
-from sbm.programs.training.evaluation import Evaluation
-from sbm.programs.training.job import TrainOptions
-from sbm.programs.training.validation import hold_out
-from sbm.rows import Rows
 from sbm.sklearn import SBMClassifier
-from sbm.store.run import Run
 
 SHARE = 0.3
 NOISY = Case("hinge", 2)

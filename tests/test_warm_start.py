@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 from families import LABELS, N_FEATURES, Case, assert_same_optimum, make_store
 from helpers import fit, write_rows
+from inside import FULL_PASS, BlockStore, Engine, Run, encode_record, patch
 
 import sbm
-from sbm.engine.engine import FULL_PASS, Engine
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.store import blocks
-from sbm.store.blocks import BlockStore
-from sbm.store.records import encode_record
-from sbm.store.run import Run
 
 HINGE = Case("hinge", 2)
 CASES = [
@@ -161,7 +157,7 @@ def test_other_settings_reach_cold_optimum(nights, tmp_path, case, monkeypatch):
 @EVERY
 def test_nightly_changes_reach_cold_optimum(nights, tmp_path, case, monkeypatch):
     """Appended, expired, trained; blocks cut in parts or joined; from the last run each time."""
-    monkeypatch.setattr(blocks, "CHUNK_NNZ", 60)
+    patch(monkeypatch, "CHUNK_NNZ", 60)
     night = Night(tmp_path, case, is_trained=False)
     with pytest.raises(MemoryPlanError) as error:
         fit(night.store, "a.model", **options_of(case), mem="1MB")

@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import fit, write_rows
+from inside import Arena, BlockStore, RowWeights, patch, read_manifest
 
 import sbm
 from sbm.errors import DataError, SettingsError
-from sbm.inputs import text as text_module
-from sbm.programs.splitting import options as dealing
-from sbm.programs.splitting.weights import RowWeights
-from sbm.rows import Arena
-from sbm.store import blocks
-from sbm.store.blocks import BlockStore, read_manifest
 
 
 def numbered(folder, name, first, n):
@@ -61,8 +56,8 @@ SPLITS = [
 @pytest.mark.parametrize(("batch", "options"), SPLITS, ids=str)
 def test_every_row_gets_its_weight(tmp_path, monkeypatch, options, batch):
     if batch is not None:
-        monkeypatch.setattr(dealing, "LARGEST_BATCH", batch)
-    monkeypatch.setattr(blocks, "CHUNK_NNZ", 20)
+        patch(monkeypatch, "LARGEST_BATCH", batch)
+    patch(monkeypatch, "CHUNK_NNZ", 20)
     texts = [numbered(tmp_path, f"{first}.svm", first, 20) for first in (0, 20, 40)]
     sbm.split(texts, tmp_path / "d.sbm", **options)
     generation = read_manifest(tmp_path / "d.sbm")["generations"][0]
@@ -74,7 +69,7 @@ def test_every_row_gets_its_weight(tmp_path, monkeypatch, options, batch):
 
 
 def test_appended_rows_use_later_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(dealing, "LARGEST_BATCH", 900)
+    patch(monkeypatch, "LARGEST_BATCH", 900)
     parts = [(0, 30, {"blocks": 4}), (30, 5, {"blocks": 9}), (35, 40, {"shuffle": False})]
     for k, (first, n, options) in enumerate(parts):
         text = numbered(tmp_path, f"{first}.svm", first, n)
@@ -93,7 +88,7 @@ def test_skipped_lines_have_no_weight(tmp_path):
 
 
 def test_chunks_read_their_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "CHUNK_NNZ", 60)
+    patch(monkeypatch, "CHUNK_NNZ", 60)
     case = Case("squared_hinge", 2)
     X, y = case.rows(n=200)
     store = make_store(tmp_path, X, y, blocks=2)
@@ -137,7 +132,7 @@ def store(tmp_path):
     ],
 )  # fmt: skip
 def test_invalid_weights_are_reported_with_line(store, text, facts, monkeypatch):
-    monkeypatch.setattr(text_module, "PIECE", 64)
+    patch(monkeypatch, "text.PIECE", 64)
     path = store.parent / "v.txt"
     path.write_text(text)
     with pytest.raises(DataError, match=r"v\.txt.*" + facts):
@@ -154,7 +149,7 @@ def test_missing_weights_are_rejected(store, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied", source.name)
 
     (store.parent / "v.txt").write_text("1\n")
-    monkeypatch.setattr(text_module, "_open", refuse)
+    patch(monkeypatch, "_open", refuse)
     with pytest.raises(PermissionError, match=r"v\.txt"):  # of the file, not of the folder
         fit(store, weights=str(store.parent / "v.txt"))
 

@@ -2,16 +2,14 @@
 
 import pytest
 from families import Case, make_store
+from inside import BlockStore, Shape, patch, plan_training
 
 import sbm
-from sbm.engine import memory
-from sbm.engine.memory import Shape, plan_training
-from sbm.store.blocks import BlockStore
 
 
 @pytest.fixture(autouse=True)
 def joined(monkeypatch):
-    monkeypatch.setattr(memory, "MOST_WHOLE", 200_000_000)
+    patch(monkeypatch, "MOST_WHOLE", 200_000_000)
 
 
 CASES = [
@@ -71,7 +69,7 @@ def test_blocks_are_joined_only_where_that_is_possible(tmp_path, monkeypatch):
     assert len(plan_training(store, plan.total, 0.5, shape).parts) == 6
     assert len(plan_training(store, 2 * 10**9, 0.5, shape, reserved=1_900_000_000).parts) == 6
     assert len(plan_training(store, 2 * 10**9, 0.5, Shape(n_weights=6)).parts) == 6
-    monkeypatch.setattr(memory, "MOST_WHOLE", store.nnz * 2)
+    patch(monkeypatch, "MOST_WHOLE", store.nnz * 2)
     assert plan_training(store, 2 * 10**9, 0.5, shape).is_whole
     assert not plan_training(store, 2 * 10**9, 0.5, Shape(6, (1, 1, 1), may_join=True)).is_whole
     reports = [

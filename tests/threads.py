@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
-
-from sbm.distributed.comm import MpiComm
+from inside import MpiComm
 
 Result = TypeVar("Result")
 PATIENT = 300.0  # seconds, on a busy machine

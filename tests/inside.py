@@ -1,0 +1,587 @@
+"""The inside names of sbm that tests use: if one moves, this file changes and no test does."""
+
+from importlib import import_module
+
+import pytest
+
+from sbm import compiled as compiled_module
+from sbm.__main__ import main as module_main
+from sbm.alphas import Alphas, Dense, Lists, blend, join, no_alphas
+from sbm.cli import cli, main
+from sbm.cli import processes as cli_processes_module
+from sbm.cli import show as cli_show_module
+from sbm.cli.command import Terminal
+from sbm.cli.commands import train as train_command
+from sbm.cli.liblinear import OPTIONS, read_options
+from sbm.cli.options import GROUPS
+from sbm.compiled import load
+from sbm.distributed import comm as distributed_comm_module
+from sbm.distributed import launch as distributed_launch_module
+from sbm.distributed.comm import (
+    _SIZES,
+    EXIT_TIMEOUT,
+    Comm,
+    MpiComm,
+    SerialComm,
+    launched_size,
+    world,
+)
+from sbm.distributed.launch import launch_line
+from sbm.engine import columns as engine_columns_module
+from sbm.engine import kernels as engine_kernels_module
+from sbm.engine import machine as engine_machine_module
+from sbm.engine import memory as engine_memory_module
+from sbm.engine import pace as engine_pace_module
+from sbm.engine import prefetch as engine_prefetch_module
+from sbm.engine import sync as engine_sync_module
+from sbm.engine.certificate import certify_each, visit_all
+from sbm.engine.clock import clock, compile_seconds
+from sbm.engine.engine import FULL_PASS, Engine
+from sbm.engine.learners import Folds, HeldOut
+from sbm.engine.machine import Limit, smaller, system_limit, within_limit
+from sbm.engine.memory import (
+    INTERPRETER,
+    MemoryPlan,
+    Shape,
+    plan_training,
+    row_bytes,
+    row_place_bytes,
+)
+from sbm.engine.pace import (
+    LEAST_BYTES,
+    PassCost,
+    Work,
+    choose_blocks,
+    choose_cache_rows,
+    choose_rounds,
+    foresee_passes,
+    is_falling,
+    passes_left,
+)
+from sbm.engine.problems import make_problems
+from sbm.engine.progress import NotebookProgress, Progress
+from sbm.engine.sync import Combiner
+from sbm.inputs import remote as inputs_remote_module
+from sbm.inputs import text as inputs_text_module
+from sbm.inputs.arrow import read_arrow
+from sbm.inputs.columns import Cells
+from sbm.inputs.formats import FORMATS as INPUT_FORMATS
+from sbm.inputs.formats import convert_inputs, format_of, open_inputs
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
+from sbm.inputs.libsvm import REASONS as LIBSVM_REASONS
+from sbm.inputs.libsvm import parse_text
+from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
+from sbm.inputs.matrices import Batch, read_rows
+from sbm.inputs.nametable import NameTable
+from sbm.inputs.packed import ERRORS, MOST, USUAL, Unpacked, window_of
+from sbm.inputs.parsing import ROUNDED_LABEL, InputOptions, ParsedText, Room
+from sbm.inputs.parsing import SPARE as PARSING_SPARE
+from sbm.inputs.table import read_table
+from sbm.inputs.text import Source, convert_sources, expand_inputs
+from sbm.inputs.vw import REASONS as VW_REASONS
+from sbm.inputs.vw import hash_names, parse_vw
+from sbm.keywords import in_python
+from sbm.losses import LOSSES
+from sbm.models import liblinear as models_liblinear_module
+from sbm.models import metrics as models_metrics_module
+from sbm.models import model as models_model_module
+from sbm.models import probabilities as models_probabilities_module
+from sbm.models.liblinear import read_model, write_model
+from sbm.models.metrics import BinaryMetrics, MultiMetrics, ProbabilityMetrics, RegressionMetrics
+from sbm.models.model import Model
+from sbm.models.probabilities import calibrate, fit_platt, fit_softmax, probabilities
+from sbm.models.weights import SparseWeights
+from sbm.names import Names
+from sbm.programs import answers as programs_answers_module
+from sbm.programs import expire as programs_expire_module
+from sbm.programs import plan as programs_plan_module
+from sbm.programs import precompile as programs_precompile_module
+from sbm.programs.export import FORMATS as EXPORT_FORMATS
+from sbm.programs.info import check, info
+from sbm.programs.predict import predict
+from sbm.programs.reporting import page as reporting_page_module
+from sbm.programs.reporting import picture as reporting_picture_module
+from sbm.programs.reporting.charts import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    BarChart,
+    LineChart,
+    Scale,
+    Series,
+)
+from sbm.programs.reporting.figures import SECONDS, read_run
+from sbm.programs.reporting.page import first_charts, to_html
+from sbm.programs.reporting.picture import check_confusion, path_charts, write_confusion
+from sbm.programs.split import default_model, default_store, split
+from sbm.programs.splitting import deal as splitting_deal_module
+from sbm.programs.splitting import destination as splitting_destination_module
+from sbm.programs.splitting import options as splitting_options_module
+from sbm.programs.splitting import reading as splitting_reading_module
+from sbm.programs.splitting.deal import Dealer, Labels
+from sbm.programs.splitting.newlabels import NewLabels
+from sbm.programs.splitting.options import SplitOptions
+from sbm.programs.splitting.weights import RowWeights
+from sbm.programs.streaming import plan as streaming_plan_module
+from sbm.programs.streaming import state as streaming_state_module
+from sbm.programs.streaming.arrivals import (
+    ANY,
+    Arrivals,
+    Block,
+    Needs,
+    Reached,
+    TextOptions,
+    arrays_of,
+)
+from sbm.programs.streaming.incremental import Incremental
+from sbm.programs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
+from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
+from sbm.programs.train import train, train_ranks
+from sbm.programs.training import l1 as training_l1_module
+from sbm.programs.training import newton as training_newton_module
+from sbm.programs.training import ranks as training_ranks_module
+from sbm.programs.training import setup as training_setup_module
+from sbm.programs.training import training as training_training_module
+from sbm.programs.training import turns as training_turns_module
+from sbm.programs.training.calibration import Collector
+from sbm.programs.training.evaluation import METRICS, Evaluation
+from sbm.programs.training.job import TrainingPlan, TrainOptions
+from sbm.programs.training.ranks import StatusFile
+from sbm.programs.training.scales import scale_features
+from sbm.programs.training.setup import open_run, shape_of
+from sbm.programs.training.training import Training
+from sbm.programs.training.turns import divide_classes
+from sbm.programs.training.validation import hold_out
+from sbm.programs.tune import tune
+from sbm.programs.tuning import sparse as tuning_sparse_module
+from sbm.programs.tuning.state import Tuning, fork
+from sbm.rows import SPARE as ROWS_SPARE
+from sbm.rows import Arena, Rows
+from sbm.settings import SETTINGS, Settings, nearest
+from sbm.solver import problem as solver_problem_module
+from sbm.solver.cache import POLICIES, WorkingSet
+from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
+from sbm.solver.kernels import classes as kernels_classes_module
+from sbm.solver.kernels import common as kernels_common_module
+from sbm.solver.kernels.vectors import PLAIN
+from sbm.solver.onepass import OnePass, Size, caches_nnz
+from sbm.solver.problem import (
+    AnyProblem,
+    Damping,
+    MultiProblem,
+    OneClass,
+    Problem,
+    Rounds,
+    squared_norm,
+)
+from sbm.solver.step import Screen, Solver, Step
+from sbm.solver.sums import exponential
+from sbm.solver.variables import DenseSet, ListPool
+from sbm.store import blocks as store_blocks_module
+from sbm.store import container as store_container_module
+from sbm.store import decoded as store_decoded_module
+from sbm.store import files as store_files_module
+from sbm.store import run as store_run_module
+from sbm.store.blocks import (
+    CHUNK_NNZ,
+    CHUNK_ROWS,
+    NONZERO_BYTES,
+    BlockStore,
+    BlockWriter,
+    Chunk,
+    names_of,
+    require_whole,
+    write_manifest,
+)
+from sbm.store.codec import decode_rows, encode_rows, gather_rows
+from sbm.store.container import Buffers
+from sbm.store.decoded import DecodedChunks
+from sbm.store.files import lock
+from sbm.store.manifest import read_manifest
+from sbm.store.records import checksum, decode_record, encode_record
+from sbm.store.run import Run, run_folder, runs_here, sources_at
+from sbm.store.shards import SHARD, Shard, read_shard, shard_path
+from sbm.units import (
+    format_number,
+    format_size,
+    parse_duration,
+    parse_grid,
+    parse_moment,
+    parse_size,
+    shorten,
+    to_whole,
+)
+
+# Where the names are that tests replace.
+_PLACES = {
+    "CHUNK_NNZ": "sbm.store.blocks",
+    "CHUNK_ROWS": "sbm.store.blocks",
+    "COMMIT_SECONDS": "sbm.programs.training.training",
+    "COMMIT_SHARE": "sbm.programs.training.training",
+    "DENSE": "sbm.engine.sync",
+    "Dealer": "sbm.programs.split",
+    "EVICTED_BYTES": "sbm.programs.training.setup",
+    "FIRST_BLOCK": "sbm.programs.streaming.state",
+    "FREQUENT": "sbm.engine.sync",
+    "JUDGED": "sbm.programs.streaming.state",
+    "LARGEST_BATCH": "sbm.programs.splitting.options",
+    "LEAST_BYTES": "sbm.engine.pace",
+    "LEAST_NNZ": "sbm.engine.sync",
+    "MOST_BYTES": "sbm.distributed.comm",
+    "MOST_CLASSES": "sbm.programs.training.turns",
+    "MOST_GRAM": "sbm.solver.l1",
+    "MOST_LABELS": "sbm.programs.splitting.reading",
+    "MOST_LISTED": "sbm.engine.sync",
+    "MOST_SOURCES": "sbm.inputs.formats",
+    "MOST_WHOLE": "sbm.engine.memory",
+    "PATIENCE": "sbm.programs.training.validation",
+    "PassCost": "sbm.programs.training.training",
+    "RANGE": "sbm.inputs.remote",
+    "SCORES": "sbm.programs.answers",
+    "SLICE": "sbm.distributed.comm",
+    "SMALL": "sbm.distributed.comm",
+    "SMALL_BLOCK": "sbm.programs.splitting.deal",
+    "SPARE": "sbm.engine.sync",
+    "SUMS": "sbm.engine.sync",
+    "UNWRITTEN_BYTES": "sbm.programs.training.setup",
+    "Unpacked": "sbm.inputs.text",
+    "_CLOSE": "sbm.engine.machine",
+    "_DENSE_CLASSES": "sbm.models.metrics",
+    "_EXACT_ROWS": "sbm.models.metrics",
+    "_LEAST_NEAR": "sbm.programs.training.newton",
+    "_LISTING": "sbm.inputs.remote",
+    "_NEW_IDS": "sbm.programs.streaming.arrivals",
+    "_NNZ": "sbm.programs.cat",
+    "_OBJECTS": "sbm.store.decoded",
+    "_PACKAGE": "sbm.compiled",
+    "_PART": "sbm.models.model",
+    "_PENDING": "sbm.models.metrics",
+    "_PIECE": "sbm.models.probabilities",
+    "_READ": "sbm.models.liblinear",
+    "_SHRINK": "sbm.programs.training.l1",
+    "_TEXT_BYTES": "sbm.models.liblinear",
+    "_WAIT": "sbm.inputs.remote",
+    "_WITHIN": "sbm.programs.training.l1",
+    "_cut_block": "sbm.engine.memory",
+    "_find_launcher": "sbm.distributed.launch",
+    "_join": "sbm.programs.training.turns",
+    "_make": "sbm.compiled",
+    "_newton": "sbm.models.probabilities",
+    "_open": "sbm.inputs.text",
+    "_others": "sbm.cli.processes",
+    "_process_limits": "sbm.engine.machine",
+    "_source": "sbm.compiled",
+    "_swap": "sbm.store.files",
+    "_sync": "sbm.store.files",
+    "_take_back": "sbm.programs.splitting.destination",
+    "compile_ahead": "sbm.programs.precompile",
+    "decode_rows": "sbm.store.blocks",
+    "fingerprint": "sbm.compiled",
+    "folder": "sbm.compiled",
+    "info": "sbm.programs.info",
+    "kernels.is_ready": "sbm.engine.kernels",
+    "matrices.PIECE": "sbm.inputs.matrices",
+    "newton.MOST_FEATURES": "sbm.programs.training.newton",
+    "picture._CELLS": "sbm.programs.reporting.picture",
+    "plan": "sbm.programs.plan",
+    "plan_stream": "sbm.programs.streaming.state",
+    "precompile.is_ready": "sbm.programs.precompile",
+    "put_in_place": "sbm.programs.splitting.destination",
+    "replace_weights": "sbm.programs.training.training",
+    "resident_bytes": "sbm.programs.training.job",
+    "room_for_rows": "sbm.programs.splitting.deal",
+    "rows_ahead": "sbm.solver.problem",
+    "run_compiler": "sbm.compiled",
+    "setup.MOST_FEATURES": "sbm.programs.training.setup",
+    "table._CELLS": "sbm.inputs.table",
+    "text.PIECE": "sbm.inputs.text",
+    "usable_threads": "sbm.programs.training.ranks",
+    "world": "sbm.distributed.comm",
+}
+
+
+def patch(monkeypatch: pytest.MonkeyPatch, key: str, value: object) -> None:
+    """Replace an inside name, `NAME` or `module.NAME`, until the test ends."""
+    monkeypatch.setattr(import_module(_PLACES[key]), key.rpartition(".")[2], value)
+
+
+__all__ = [
+    "ANY",
+    "BOTTOM",
+    "CHUNK_NNZ",
+    "CHUNK_ROWS",
+    "DIRECT_LIMIT",
+    "ERRORS",
+    "EXIT_TIMEOUT",
+    "EXPORT_FORMATS",
+    "FIRST_MARK",
+    "FULL_PASS",
+    "GROUPS",
+    "HEIGHT",
+    "INPUT_FORMATS",
+    "INTERPRETER",
+    "LEAST_BYTES",
+    "LEAST_ROWS",
+    "LEFT",
+    "LIBSVM_REASONS",
+    "LOSSES",
+    "METRICS",
+    "MOST",
+    "NONZERO_BYTES",
+    "OPTIONS",
+    "PARSING_SPARE",
+    "PLAIN",
+    "POLICIES",
+    "RIGHT",
+    "ROUNDED_LABEL",
+    "ROWS_SPARE",
+    "SECONDS",
+    "SETTINGS",
+    "SHARD",
+    "TAIL",
+    "TOP",
+    "USUAL",
+    "VW_REASONS",
+    "WIDTH",
+    "_SIZES",
+    "Alphas",
+    "AnyProblem",
+    "Arena",
+    "Arrivals",
+    "BarChart",
+    "Batch",
+    "BinaryMetrics",
+    "Block",
+    "BlockStore",
+    "BlockWriter",
+    "Buffers",
+    "Cells",
+    "Certificate",
+    "Certifier",
+    "Chunk",
+    "Collector",
+    "Combiner",
+    "Comm",
+    "Damping",
+    "Dealer",
+    "DecodedChunks",
+    "Dense",
+    "DenseSet",
+    "Engine",
+    "Evaluation",
+    "Folds",
+    "GapWatch",
+    "HeldOut",
+    "IdTable",
+    "Incremental",
+    "InputOptions",
+    "Labels",
+    "Limit",
+    "LineChart",
+    "ListPool",
+    "Lists",
+    "LiveFile",
+    "MemoryPlan",
+    "Model",
+    "MpiComm",
+    "MultiMetrics",
+    "MultiProblem",
+    "NameTable",
+    "Names",
+    "Needs",
+    "NewLabels",
+    "NotebookProgress",
+    "OneClass",
+    "OnePass",
+    "ParsedText",
+    "PassCost",
+    "Patience",
+    "ProbabilityMetrics",
+    "Problem",
+    "Progress",
+    "Progressive",
+    "Reached",
+    "RegressionMetrics",
+    "Room",
+    "Rounds",
+    "RowWeights",
+    "Rows",
+    "Run",
+    "Scale",
+    "Screen",
+    "SerialComm",
+    "Series",
+    "Settings",
+    "Shape",
+    "Shard",
+    "Size",
+    "Solver",
+    "Source",
+    "SourceProgress",
+    "SparseWeights",
+    "SplitOptions",
+    "StatusFile",
+    "Step",
+    "StreamPlan",
+    "Terminal",
+    "TextOptions",
+    "TrainOptions",
+    "Training",
+    "TrainingPlan",
+    "Tuning",
+    "Unpacked",
+    "Work",
+    "WorkingSet",
+    "arrays_of",
+    "blend",
+    "caches_nnz",
+    "calibrate",
+    "certify_each",
+    "check",
+    "check_confusion",
+    "checksum",
+    "choose_blocks",
+    "choose_cache_rows",
+    "choose_rounds",
+    "cli",
+    "cli_processes_module",
+    "cli_show_module",
+    "clock",
+    "compile_seconds",
+    "compiled_module",
+    "convert_inputs",
+    "convert_sources",
+    "decode_record",
+    "decode_rows",
+    "default_model",
+    "default_store",
+    "distributed_comm_module",
+    "distributed_launch_module",
+    "divide_classes",
+    "encode_record",
+    "encode_rows",
+    "engine_columns_module",
+    "engine_kernels_module",
+    "engine_machine_module",
+    "engine_memory_module",
+    "engine_pace_module",
+    "engine_prefetch_module",
+    "engine_sync_module",
+    "expand_inputs",
+    "exponential",
+    "first_charts",
+    "fit_platt",
+    "fit_softmax",
+    "foresee_passes",
+    "fork",
+    "format_number",
+    "format_of",
+    "format_size",
+    "gather_rows",
+    "hash_names",
+    "hold_out",
+    "in_python",
+    "info",
+    "inputs_remote_module",
+    "inputs_text_module",
+    "is_falling",
+    "is_pipe",
+    "join",
+    "kernels_classes_module",
+    "kernels_common_module",
+    "launch_line",
+    "launched_size",
+    "load",
+    "lock",
+    "main",
+    "make_problems",
+    "models_liblinear_module",
+    "models_metrics_module",
+    "models_model_module",
+    "models_probabilities_module",
+    "module_main",
+    "names_of",
+    "nearest",
+    "no_alphas",
+    "open_inputs",
+    "open_run",
+    "parse_duration",
+    "parse_grid",
+    "parse_moment",
+    "parse_size",
+    "parse_text",
+    "parse_vw",
+    "parsers_of",
+    "passes_left",
+    "patch",
+    "path_charts",
+    "plan_stream",
+    "plan_training",
+    "predict",
+    "probabilities",
+    "programs_answers_module",
+    "programs_expire_module",
+    "programs_plan_module",
+    "programs_precompile_module",
+    "ray",
+    "read_arrow",
+    "read_manifest",
+    "read_model",
+    "read_options",
+    "read_rows",
+    "read_run",
+    "read_shard",
+    "read_table",
+    "reporting_page_module",
+    "reporting_picture_module",
+    "require_whole",
+    "row_bytes",
+    "row_losses",
+    "row_place_bytes",
+    "run_folder",
+    "runs_here",
+    "scale_features",
+    "shape_of",
+    "shard_path",
+    "shorten",
+    "smaller",
+    "solver_problem_module",
+    "sources_at",
+    "split",
+    "splitting_deal_module",
+    "splitting_destination_module",
+    "splitting_options_module",
+    "splitting_reading_module",
+    "squared_norm",
+    "store_blocks_module",
+    "store_container_module",
+    "store_decoded_module",
+    "store_files_module",
+    "store_run_module",
+    "streaming_plan_module",
+    "streaming_state_module",
+    "system_limit",
+    "to_html",
+    "to_whole",
+    "train",
+    "train_command",
+    "train_ranks",
+    "training_l1_module",
+    "training_newton_module",
+    "training_ranks_module",
+    "training_setup_module",
+    "training_training_module",
+    "training_turns_module",
+    "tune",
+    "tuning_sparse_module",
+    "visit_all",
+    "window_of",
+    "within_limit",
+    "world",
+    "write_confusion",
+    "write_manifest",
+    "write_model",
+]
