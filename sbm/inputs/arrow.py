@@ -543,10 +543,12 @@ def _lengths(
     lengths = [pc.list_value_length(c).fill_null(0).to_numpy(zero_copy_only=False) for c in lists]
     for row in np.flatnonzero(lengths[0] != lengths[-1]).tolist():
         refused[row] = f"found {lengths[0][row]} indices but {lengths[1][row]} values"
-    for column, what in zip(lists, ("indices", "values"), strict=False):
-        if column.flatten().null_count:
-            rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
-            nulls = column.flatten().is_null().to_numpy(zero_copy_only=False)
+    for column, n_listed, what in zip(lists, lengths, ("indices", "values"), strict=False):
+        # A list that is null may still cover values; `flatten` leaves them out.
+        listed = column.flatten()
+        if listed.null_count:
+            rows = np.repeat(np.arange(len(column)), n_listed)
+            nulls = listed.is_null().to_numpy(zero_copy_only=False)
             refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null in the {what}")
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         refused |= dict.fromkeys(missing.tolist(), f"found null instead of a list of {what}")
