@@ -43,157 +43,193 @@ class Mutation:
 
     name: str  # what it breaks; for random ones, the line and the change
     file: str  # relative to the top of the tree
-    # old, new: the text to replace, which the file has exactly once, and its replacement. If `line`
-    # is not 0, they are the whole file.
-    old: str
+    line: int  # from 1
+    begin: int  # the bytes of the file that `new` replaces
+    end: int
     new: str
-    line: int = 0  # the line of a random change
-
-    def place(self, root: Path) -> int:
-        """Return the number of the line, from 1.
-
-        Raises `ValueError` if the file does not contain `old` exactly once.
-        """
-        text = (root / self.file).read_text("utf-8")
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.file} has {self.old!r} {text.count(self.old)} times, not once")
-        return self.line or text[: text.index(self.old)].count("\n") + 1
 
     def apply(self, root: Path) -> None:
         """Change the file in a tree."""
-        self.place(root)
         path = root / self.file
-        path.write_text(path.read_text("utf-8").replace(self.old, self.new), "utf-8")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: self.begin] + self.new.encode() + whole[self.end :])
 
 
-MUTATIONS = (
-    Mutation(
-        "sign of the step of weights", "sbm/solver/kernels/rounds.py",
+@dataclass(frozen=True)
+class Line:
+    """An important expression or statement of a function, in whatever file it is."""
+
+    name: str  # what the change breaks
+    function: str  # with the classes and functions around it
+    old: str  # the expression or statement, however it is laid out
+    new: str
+
+    def mutation(self, root: Path = ROOT) -> Mutation:
+        """Return the change in a tree.
+
+        Raises `ValueError` if the functions of this name do not have the line exactly once.
+        """
+        old = ast.unparse(ast.parse(self.old))
+        places = {
+            (file, node.lineno, *span)
+            for file in sorted((root / "sbm").rglob("*.py"))
+            if self.function.rpartition(".")[2] in (text := file.read_text("utf-8"))
+            for function in _functions(ast.parse(text), self.function.split("."))
+            for node, span in _spans(function, text)
+            if ast.unparse(node) == old
+        }
+        if len(places) != 1:
+            raise ValueError(f"{self.function} has {self.old!r} {len(places)} times, not once")
+        file, line, begin, end = places.pop()
+        return Mutation(self.name, file.relative_to(root).as_posix(), line, begin, end, self.new)
+
+
+def _functions(tree: ast.AST, path: Sequence[str]) -> Iterator[ast.AST]:
+    """Yield what has a name in a tree, given the names around it."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from _functions(node, path)
+        elif node.name == path[0]:
+            yield from _functions(node, path[1:]) if path[1:] else [node]
+
+
+def _spans(tree: ast.AST, text: str) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Yield expressions and statements, with their first byte in a file and the one after."""
+    starts = [0, *(k + 1 for k, byte in enumerate(text.encode()) if byte == 10)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt) and node.end_lineno and node.end_col_offset:
+            first = starts[node.lineno - 1] + node.col_offset
+            yield node, (first, starts[node.end_lineno - 1] + node.end_col_offset)
+
+
+LINES = (
+    Line(
+        "sign of the step of weights", "make_solve.solve",
         "add(indices, values, begin, end, w, step * sign)",
         "add(indices, values, begin, end, w, -step * sign)",
     ),
-    Mutation(
-        "shrinking: which rows later rounds leave out", "sbm/solver/kernels/rounds.py",
-        "rank < -limit and violation",
-        "rank < limit and violation",
+    Line(
+        "shrinking: which rows later rounds leave out", "make_solve.solve",
+        "rank < -limit",
+        "rank < limit",
     ),
-    Mutation(
-        "state of the permutation's generator", "sbm/solver/kernels/common.py",
+    Line(
+        "state of the permutation's generator", "begin_round",
         "state[0] = permute(order, chunks, state[0])",
         "permute(order, chunks, state[0])",
     ),
-    Mutation(
-        "damping of the step of weights by several ranks", "sbm/solver/kernels/common.py",
+    Line(
+        "damping of the step of weights by several ranks", "add_damped",
         "w[j] += v * damping[code[j]]",
         "w[j] += v",
     ),
-    Mutation(
-        "bound of a margin's rounding in the certificate", "sbm/solver/kernels/common.py",
+    Line(
+        "bound of a margin's rounding in the certificate", "rounding",
         "(np.float64(n) + 4.0) * _HALF_ULP * size",
         "0.0 * size",
     ),
-    Mutation(
-        "home rule: a cached row's alpha leaves its block", "sbm/solver/kernels/working_set.py",
+    Line(
+        "home rule: a cached row's alpha leaves its block", "spill",
         "0.0 if keep[i] else alpha[i]",
         "alpha[i]",
     ),
-    Mutation(
-        "the cache's copy of a row wins", "sbm/solver/kernels/working_set.py",
+    Line(
+        "the cache's copy of a row wins", "merge",
         "moving[np.uint32(row[i])] = False",
         "moving[np.uint32(row[i])] = True",
     ),
-    Mutation(
-        "evicted are handed back", "sbm/solver/kernels/working_set.py",
-        "elif not keep[i] and alpha[i] != 0.0:",
-        "elif not keep[i] and alpha[i] > 1.0:",
+    Line(
+        "evicted are handed back", "spill",
+        "alpha[i] != 0.0",
+        "alpha[i] > 1.0",
     ),
-    Mutation(
-        "seed of a solver", "sbm/solver/step.py",
-        "SeedSequence([seed, 1])",
-        "SeedSequence([1])",
+    Line(
+        "seed of a solver", "Solver.__init__",
+        "np.random.SeedSequence([seed, 1])",
+        "np.random.SeedSequence([1])",
     ),
-    Mutation(
-        "certificate at fixed W", "sbm/solver/gap.py",
-        "certify(rows, alpha, self._W, self.W_alpha)",
-        "certify(rows, alpha, self.W_alpha, self.W_alpha)",
+    Line(
+        "certificate at fixed W", "Certifier.add",
+        "self._problem.certify(rows, alpha, self._W, self.W_alpha)",
+        "self._problem.certify(rows, alpha, self.W_alpha, self.W_alpha)",
     ),
-    Mutation(
-        "gap of W that has drifted", "sbm/solver/problem.py",
+    Line(
+        "gap of W that has drifted", "_Separable.bounds",
         "gap + 0.5 * squared_norm(W, W_alpha)",
         "gap",
     ),
-    Mutation(
-        "checksum of an array", "sbm/store/container.py",
+    Line(
+        "checksum of an array", "_decode_array",
         'zlib.crc32(data) != entry["crc32"]',
         "False",
     ),
-    Mutation(
-        "checksum of a record", "sbm/store/records.py",
-        'or checksum(content) != outer["crc32"]',
-        "",
+    Line(
+        "checksum of a record", "decode_record",
+        'checksum(content) != outer["crc32"]',
+        "False",
     ),
-    Mutation(
-        "fsync before the rename", "sbm/store/files.py",
-        "file.flush()\n                sync(handle, path)",
-        "file.flush()",
+    Line(
+        "fsync before the rename", "open_atomically",
+        "sync(handle, path)",
+        "None",
     ),
-    Mutation(
-        "blocks are durable before the manifest names them", "sbm/store/blocks.py",
+    Line(
+        "blocks are durable before the manifest names them", "BlockWriter._close",
         "sync(file.fileno(), path)",
-        "file.fileno()",
+        "None",
     ),
-    Mutation(
-        "alphas are durable before the record names them", "sbm/store/run.py",
+    Line(
+        "alphas are durable before the record names them", "Run.commit",
         "_sync(self.folder / file)",
-        "pass",
+        "None",
     ),
-    Mutation(
-        "the record of a commit comes last", "sbm/store/run.py",
+    Line(
+        "the record of a commit comes last", "Run.commit",
         'container.write(self.folder / name, "state", state, level=None)',
-        'files = {str(block): file for block, file in self._files.items()}\n        self._write_record({**position, "state": name, "alphas": files, "crc32": {}})\n        container.write(self.folder / name, "state", state, level=None)',  # noqa: E501
+        'files = {str(block): file for block, file in self._files.items()}; self._write_record({**position, "state": name, "alphas": files, "crc32": {}}); container.write(self.folder / name, "state", state, level=None)',  # noqa: E501
     ),
-    Mutation(
-        "links in a store lead nowhere", "sbm/store/files.py",
-        "flags | os.O_NOFOLLOW)",
-        "flags)",
+    Line(
+        "links in a store lead nowhere", "_open_own",
+        "flags | os.O_NOFOLLOW",
+        "flags",
     ),
-    Mutation(
-        "machine code that others can write", "sbm/compiled.py",
-        "return status.st_uid in (os.geteuid(), 0, package.st_uid) and not others",
-        "return True",
+    Line(
+        "machine code that others can write", "_is_ours",
+        "status.st_uid in (os.geteuid(), 0, package.st_uid) and not others",
+        "True",
     ),
-    Mutation(
-        "manifest of a shard last", "sbm/programs/splitting/destination.py",
-        "        shard = Shard(number, len(partials))\n",
-        "        shard = Shard(number, len(partials))\n        files.copy(whole / store_files.MANIFEST, partial)\n",  # noqa: E501
+    Line(
+        "manifest of a shard last", "_deal",
+        "shard = Shard(number, len(partials))",
+        "shard = Shard(number, len(partials)); files.copy(whole / store_files.MANIFEST, partial)",
     ),
-    Mutation(
-        "two buffers in the memory plan", "sbm/engine/memory.py",
+    Line(
+        "two buffers in the memory plan", "RowSizes.blocks",
         "2 * max(p.nnz for p in parts)",
         "max(p.nnz for p in parts)",
     ),
-    Mutation(
-        "the larger label is the positive one", "sbm/engine/problems.py",
+    Line(
+        "the larger label is the positive one", "_positive_code",
         "int(np.argmax(labels))",
         "int(np.argmin(labels))",
     ),
-    Mutation(
-        "labels of a model ascend", "sbm/engine/problems.py",
+    Line(
+        "labels of a model ascend", "model_codes",
         "sorted(range(len(labels)), key=labels.__getitem__)",
         "list(range(len(labels)))",
     ),
-    Mutation(
-        "tolerance is that of the relative gap", "sbm/programs/train.py",
-        "last or certificate.relative_gap <=",
-        "last or certificate.gap <=",
+    Line(
+        "tolerance is that of the relative gap", "_train",
+        "certificate.relative_gap",
+        "certificate.gap",
     ),
-    Mutation(
-        "no commit of a block that cannot be read ahead", "sbm/engine/snapshot.py",
-        "if coming is not None and engine.reader.failure is not None:",
-        "if False:",
+    Line(
+        "no commit of a block that cannot be read ahead", "snapshot",
+        "coming is not None and engine.reader.failure is not None",
+        "False",
     ),
-    Mutation(
-        "resume: identity has the data", "sbm/programs/training/state.py",
+    Line(
+        "resume: identity has the data", "identity",
         'checksum([known[b["file"]] for b in store.manifest["blocks"]])',
         "0",
     ),
@@ -223,9 +259,8 @@ def draw(n: int, seed: int, below: Sequence[str] = ("sbm",), root: Path = ROOT) 
         whole = file.read_bytes()
         name = file.relative_to(root).as_posix()
         old = whole[begin:end].decode()
-        changed = (whole[:begin] + new.encode() + whole[end:]).decode()
         what = f"{name}:{line} {' '.join(old.split())[:60]} -> {new}"
-        found.append(Mutation(what, name, whole.decode(), changed, line))
+        found.append(Mutation(what, name, line, begin, end, new))
     return found
 
 
@@ -391,14 +426,13 @@ class Reach:
         self.seconds.update(found["seconds"])
         self.processes.update(found["processes"])
 
-    def of(self, mutation: Mutation, root: Path) -> list[str]:
+    def of(self, mutation: Mutation) -> list[str]:
         """Return the tests that reach a mutation's line; of a constant's line, those of its file.
 
         Lines of a module's or a class's body run at import, so for no test in particular. What
         tests of processes reach is not recorded: they come last.
         """
-        line = mutation.place(root)
-        tests = self.kernels[mutation.file] | self.lines[mutation.file, line] - {""}
+        tests = self.kernels[mutation.file] | self.lines[mutation.file, mutation.line] - {""}
         if not tests:
             tests = {t for (file, _), names in self.lines.items() if file == mutation.file
                      for t in names if t}  # fmt: skip
@@ -429,7 +463,7 @@ def run(
             copy = copies.get()
             whole = (copy / mutation.file).read_bytes()
             try:
-                names = reach.of(mutation, copy)
+                names = reach.of(mutation)
                 mutation.apply(copy)
                 try:
                     found[mutation] = test = _first_failure(copy, names)
@@ -514,7 +548,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--in", dest="below", nargs="+", default=["sbm"], help="draw from these")
     parser.add_argument("--tests", nargs="+", default=[], help="for pytest")
     args = parser.parse_args(argv)
-    drawn = draw(args.random, args.seed, args.below) if args.random else list(MUTATIONS)
+    drawn = [line.mutation() for line in LINES]
+    if args.random:
+        drawn = draw(args.random, args.seed, args.below)
     found = run([m for m in drawn if args.only in m.name], args.tests)
     text = report_of(found)
     print(text, end="")
