@@ -493,7 +493,7 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
     "--metric",
     type=Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
-)  # fmt: skip
+)
 @_MODEL
 @click.option(
     "--png", "picture", type=NEW_FILE, metavar="FILE",

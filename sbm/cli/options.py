@@ -28,7 +28,7 @@ __all__ = [
     "settings_of",
     "some",
     "without",
-]  # fmt: skip
+]
 
 Option = Callable[..., Any]
 

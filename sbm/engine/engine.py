@@ -174,9 +174,7 @@ class Engine:
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
         self.marked: int | None = None
         self.last_pass = settings.max_passes
-        self._alphas = [
-            [no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)
-        ]  # fmt: skip
+        self._alphas = [[no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)]
         self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:

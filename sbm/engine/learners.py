@@ -33,7 +33,7 @@ __all__ = [
     "Pass",
     "Seconds",
     "set_active",
-]  # fmt: skip
+]
 
 
 @dataclass

@@ -30,7 +30,7 @@ __all__ = [
     "plan_training",
     "row_bytes",
     "row_place_bytes",
-]  # fmt: skip
+]
 
 # Python, numpy, llvmlite and the kernels, loaded from disk.
 INTERPRETER = 92_000_000

@@ -29,7 +29,7 @@ __all__ = [
     "make_problems",
     "model_codes",
     "model_labels",
-]  # fmt: skip
+]
 
 
 class Labelled(Protocol):

@@ -19,7 +19,7 @@ from sbm.store.blocks import (
     BlockStore,
     kept_generations,
     telling_change,
-)  # fmt: skip
+)
 from sbm.store.run import LOG, RECORD, Run, is_finished, sources_at
 
 

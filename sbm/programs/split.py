@@ -36,7 +36,7 @@ from sbm.inputs.formats import (
     names_record,
     plain_name,
     reader_memory,
-)  # fmt: skip
+)
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source, expand_names

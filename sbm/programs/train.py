@@ -37,7 +37,7 @@ from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
     share_cores,
-)  # fmt: skip
+)
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns

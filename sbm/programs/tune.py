@@ -41,7 +41,7 @@ from sbm.programs.training.newton import (
     first_solver,
     near_bytes,
     starts_with_newton,
-)  # fmt: skip
+)
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.setup import (
     class_counts,
@@ -53,7 +53,7 @@ from sbm.programs.training.setup import (
     read_weights,
     shape_of,
     time_left,
-)  # fmt: skip
+)
 from sbm.programs.training.state import identity, refuse_unfinished, same_run
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.grid import Grid

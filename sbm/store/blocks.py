@@ -50,7 +50,7 @@ from sbm.store.files import (
     sync,
     write_atomically,
     writing,
-)  # fmt: skip
+)
 from sbm.store.manifest import (
     FORMAT,
     MANIFEST,
@@ -65,7 +65,7 @@ from sbm.store.manifest import (
     next_block,
     read_manifest,
     write_manifest,
-)  # fmt: skip
+)
 from sbm.store.shards import read_shard
 
 __all__ = [

@@ -18,7 +18,7 @@ from sbm.store.records import (
     encode_record,
     find_invalid,
     read_record,
-)  # fmt: skip
+)
 from sbm.units import as_typed, count
 
 FORMAT = "sbm-store"

@@ -45,7 +45,7 @@ from sbm.store.files import (
     sync_folder,
     write_atomically,
     writing,
-)  # fmt: skip
+)
 from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
 
 VERSION = 1
@@ -470,9 +470,7 @@ class Run:
     def _write_record(self, record: dict[str, Any]) -> None:
         path = self.folder / LOG
         log_bytes = path.stat().st_size if self._is_logged and path.exists() else 0
-        self._record = {
-            "format": "sbm-run", "version": VERSION, **record, "log_bytes": log_bytes
-        }  # fmt: skip
+        self._record = {"format": "sbm-run", "version": VERSION, **record, "log_bytes": log_bytes}
         sync_folder(self.folder)
         write_atomically(self.folder / RECORD, [encode_record("run", self._record)])
 

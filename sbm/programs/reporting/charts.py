@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 WIDTH, HEIGHT = 440, 262
 LEFT, RIGHT, TOP, BOTTOM = 72, WIDTH - 24, 14, HEIGHT - 42
 # Contrast to the background of at least 4.5.
-COLORS = (
-    "#0b62a4", "#c2410c", "#15803d", "#7c3aed", "#946200", "#be185d", "#0f766e", "#475569"
-)  # fmt: skip
+COLORS = ("#0b62a4", "#c2410c", "#15803d", "#7c3aed", "#946200", "#be185d", "#0f766e", "#475569")
 DARK_COLORS = (
     "#6cb6ff", "#ff9e64", "#6ddb8b", "#c4a7ff", "#e5c453", "#ff8fc0", "#5eead4", "#a9b6c8"
 )  # fmt: skip

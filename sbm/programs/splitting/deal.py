@@ -20,7 +20,7 @@ from sbm.programs.splitting.options import (
     batch_bytes,
     check_ids,
     room_for_rows,
-)  # fmt: skip
+)
 from sbm.programs.splitting.reading import CodedText, Labels, add_names
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
@@ -341,9 +341,7 @@ class Dealer:
     def record(self) -> dict[str, Any]:
         """Return what reproduces the deal, together with the options."""
         assert self.writer is not None
-        return {
-            "first": self._first, "blocks": self.writer.n_blocks, "batches": self.batches
-        }  # fmt: skip
+        return {"first": self._first, "blocks": self.writer.n_blocks, "batches": self.batches}
 
     def finish(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64]]:
         """Deal the remaining rows and close the blocks; see `BlockWriter.finish`."""

@@ -19,7 +19,7 @@ from sbm.engine.problems import (
     by_label,
     label_places,
     model_codes,
-)  # fmt: skip
+)
 from sbm.models.probabilities import calibrate
 from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.setup import HELD_OUT_BYTES

@@ -27,7 +27,7 @@ from sbm.programs.training.newton import (
     near_bytes,
     starts_with_newton,
     suits_newton,
-)  # fmt: skip
+)
 from sbm.programs.training.ranks import (
     StatusFile,
     WorkShare,
@@ -38,7 +38,7 @@ from sbm.programs.training.ranks import (
     one_first,
     refuse_others,
     runs_of_others,
-)  # fmt: skip
+)
 from sbm.programs.training.scales import FeatureScales, scale_features
 from sbm.programs.training.setup import (
     class_counts,
@@ -48,7 +48,7 @@ from sbm.programs.training.setup import (
     plan_of,
     read_weights,
     shape_of,
-)  # fmt: skip
+)
 from sbm.programs.training.state import (
     TrainingState,
     bound_before,
@@ -56,7 +56,7 @@ from sbm.programs.training.state import (
     is_of,
     refuse_unfinished,
     run_to_resume,
-)  # fmt: skip
+)
 from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
@@ -64,7 +64,7 @@ from sbm.programs.training.warmstart import (
     last_run,
     lost_classes,
     shape_record,
-)  # fmt: skip
+)
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore

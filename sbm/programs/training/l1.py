@@ -36,7 +36,7 @@ from sbm.programs.training.warmstart import (
     last_run,
     lost_classes,
     refuse_other_classes,
-)  # fmt: skip
+)
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features

@@ -65,7 +65,7 @@ def newton_refusal(settings: Settings) -> str:
         unsupported = {
             "calibrate": settings.calibrate,
             "a share of the rows to validate": isinstance(settings.validate, float),
-        }  # fmt: skip
+        }
         for what, is_set in unsupported.items():
             if is_set:
                 return f"loss {loss.name} with {what}"

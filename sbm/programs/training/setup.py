@@ -21,7 +21,7 @@ from sbm.engine.memory import (
     Shape,
     plan_training,
     row_place_bytes,
-)  # fmt: skip
+)
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes

@@ -26,7 +26,7 @@ from sbm.engine.pace import (
     foresee_passes,
     is_falling,
     passes_left,
-)  # fmt: skip
+)
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError

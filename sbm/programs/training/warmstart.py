@@ -42,7 +42,7 @@ __all__ = [
     "lost_classes",
     "refuse_other_classes",
     "shape_record",
-]  # fmt: skip
+]
 
 Floats = npt.NDArray[np.float64]
 

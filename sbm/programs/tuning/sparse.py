@@ -98,9 +98,9 @@ class SparseTuning:
                 self._commit()
         missing = dict.fromkeys(("mean", "std", "folds", "relative_gap", "n_nonzero"))
         for C in grid.Cs[len(self._table) :]:
-            self._table.append({
-                "C": C, **missing, "passes": 0, "seconds": 0.0, "status": "not tried"
-            })  # fmt: skip
+            self._table.append(
+                {"C": C, **missing, "passes": 0, "seconds": 0.0, "status": "not tried"}
+            )
         return table_report(grid, self._table, self._store) | {
             "passes": self._passes, "bytes_read": self._reads.reader.bytes_read,
         }  # fmt: skip

@@ -133,9 +133,7 @@ def _shut_out(beta, new, room, turn, shut):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _steps(
-    own, cost, beta, new, n_outputs, kind, cost_rest, squared, columns, steps
-):  # fmt: skip
+def _steps(own, cost, beta, new, n_outputs, kind, cost_rest, squared, columns, steps):
     """List the columns of W that move, and their steps; return (their number, rise of Σ d)."""
     n = 0
     gain = 0.0

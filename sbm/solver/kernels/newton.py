@@ -103,9 +103,8 @@ def _add_dense(dense, weight, H):
         of_row = H[i]
         for j in range(i + 1):
             of_row[j] += (
-                ((a0 * dense[0, j] + a1 * dense[1, j]) + (a2 * dense[2, j] + a3 * dense[3, j]))
-                + ((a4 * dense[4, j] + a5 * dense[5, j]) + (a6 * dense[6, j] + a7 * dense[7, j]))
-            )  # fmt: skip
+                (a0 * dense[0, j] + a1 * dense[1, j]) + (a2 * dense[2, j] + a3 * dense[3, j])
+            ) + ((a4 * dense[4, j] + a5 * dense[5, j]) + (a6 * dense[6, j] + a7 * dense[7, j]))
     dense[:] = 0.0
     weight[:] = 0.0
 
