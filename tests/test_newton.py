@@ -127,8 +127,9 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
     log = (tmp_path / "m.model.run" / "log.jsonl").read_text().splitlines()
     passes = [json.loads(line) for line in log[:-1]]
     assert [one["pass"] for one in passes] == list(range(1, report["passes"] + 1))
-    assert {one["solver"] for one in passes} == {"dual", "newton"}
-    assert [one["solver"] for one in passes].index("newton") == report["switched_after"]
+    name = "interior point" if loss == "hinge" else "newton"
+    assert {one["solver"] for one in passes} == {"dual", name}
+    assert [one["solver"] for one in passes].index(name) == report["switched_after"]
     assert model.info["switched_after"] == report["switched_after"]
     assert passes[-1]["bytes_read"] == report["bytes_read"]
     assert [one["elapsed"] for one in passes] == sorted(one["elapsed"] for one in passes)
@@ -165,7 +166,7 @@ def test_auto_starts_with_newton_if_that_is_cheap(loss: str, tmp_path: Path) -> 
     X, y = income_table(12_000)
     store = make_store(tmp_path, X, y)
     _, report = sbm.train(store, tmp_path / "m.model", {"loss": loss})
-    assert report["solver"] == "newton"
+    assert report["solver"] == ("interior point" if loss == "hinge" else "newton")
     assert (report["switched_after"] is None) == (loss == "squared_hinge")
 
 
@@ -346,7 +347,7 @@ def test_joint_losses_reach_the_optimum(case: Case, C: float, tmp_path: Path) ->
     firm = {**settings, **FIRM, "tol": 1e-5, "max_passes": 60, "parts": "blocks"}
     found = sbm.train(store, tmp_path / "n.model", firm)
     assert found[1]["converged"]
-    assert found[1]["solver"] == "newton"
+    assert found[1]["solver"] == "accelerated"
     assert case.primal(X, y, found[0]) == pytest.approx(found[1]["primal"], rel=1e-9)
     peer = {**settings, "solver": "dual", "tol": 1e-5, "max_passes": 300}
     assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), found)
@@ -359,7 +360,7 @@ def test_joint_losses_of_unscaled_data_converge(tmp_path: Path) -> None:
     store = make_store(tmp_path, X, y)
     _, report = sbm.train(store, tmp_path / "m.model", {"loss": "crammer_singer", "C": 100.0})
     assert report["converged"]
-    assert report["solver"] == "newton"
+    assert report["solver"] == "accelerated"
     assert report["switched_after"] == 3
 
 
@@ -369,7 +370,7 @@ def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
     X, y = income_table()
     store, settings = make_store(tmp_path, X, y), {"loss": loss, "max_passes": 12}
     _, report = sbm.train(store, tmp_path / "m.model", settings)
-    assert report["solver"] == "newton"
+    assert report["solver"] == "accelerated"
 
 
 @pytest.mark.usefixtures("wide")

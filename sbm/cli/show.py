@@ -207,6 +207,8 @@ def train(report: Report) -> Lines:
     if report.get("switched_after") is not None:
         passes = count(report["switched_after"], "pass")
         yield f"solver: dual for {passes}, then {report['solver']}"
+    elif report.get("solver") not in (None, "dual"):
+        yield f"solver: {report['solver']}"
     if report.get("validation"):
         yield from _validation(report)
     if report["was_finished"]:  # its cost is not that of this command

@@ -112,7 +112,8 @@ def train(
         ``validation`` (None, or a dict: ``data`` or ``share``, ``metric``, the best ``score``, its
         ``pass``, whose model this is, ``rows``, ``threshold``, and ``ended_by``: ``validation``,
         ``tol`` or ``limit``),
-        ``solver`` (the last one, except of sparse models), ``switched_after`` (passes of the first
+        ``solver`` (the last one, except of sparse models: ``dual``, ``newton``, ``interior point``,
+        ``accelerated`` or ``conjugate gradients``), ``switched_after`` (passes of the first
         solver, or None), ``scale`` (of the problem that is certified), ``scale_rounding`` (most
         relative rounding of a scaled value, None without), ``rounds`` (of each pass),
         ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),

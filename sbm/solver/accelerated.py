@@ -83,6 +83,7 @@ class Accelerated(Newton):
         Called after some rounds; returns whether to end the pass, and may raise an exception.
     """
 
+    name = "accelerated"
     is_new = False
 
     def __init__(self, given: Given, is_late: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -194,9 +194,12 @@ class Newton(ABC):
         The last accepted weights; `W` was found from them.
     visits : int
         Visits of each row to find `W`, besides that of the pass.
+    name : str
+        What reports call the method.
     """
 
     visits = 0
+    name: ClassVar[str]
     beyond = 0.0  # tolerance of the number of support vectors
 
     def __init__(self, given: Given) -> None:
@@ -279,6 +282,8 @@ class SmoothNewton(Newton):
     searches : bool
         Whether to find the length of each step with the rows added, which must stay in memory.
     """
+
+    name = "newton"
 
     problem: Problem
 
@@ -428,6 +433,7 @@ class WideNewton(SmoothNewton):
         Called after each visit of all rows; may raise an exception.
     """
 
+    name = "conjugate gradients"
     is_new = False  # the optimum of a few rows is far from that of all
 
     def __init__(self, given: Given, pause: Callable[[], None]) -> None:
@@ -497,6 +503,7 @@ class HingeNewton(Newton):
     """
 
     problem: Problem
+    name = "interior point"
     beyond = SUPPORT
 
     def __init__(self, given: Given, capacity: int) -> None:

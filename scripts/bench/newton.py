@@ -93,7 +93,7 @@ def defaults(args: argparse.Namespace, report: Report) -> None:
                 options = {"loss": loss, "C": C, "time_limit": f"{args.seconds}s"}
                 done = train(store, args.folder / "m.model", codes=BUDGET, **options)
                 found = done.json()
-                how = " n" if found["solver"] == "newton" else ""
+                how = " n" if found["solver"] != "dual" else ""
                 is_late = not found["converged"]
                 cell = f"gap {found['relative_gap']:.1e}" if is_late else f"{done.cpu_seconds:.2f}"
                 row[f"C = {C:g}"] = cell + how

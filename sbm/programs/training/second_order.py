@@ -227,6 +227,11 @@ class NewtonPasses(NewtonSteps):
         super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
         self._training = training
 
+    @property
+    def name(self) -> str:
+        """What reports call the method."""
+        return self.methods[0].name
+
     def run_pass(self) -> bool:
         """Run a pass, log it and choose the next weights; return whether it was the last one."""
         training, engine, state = self._training, self._training.engine, self._training.state

@@ -72,7 +72,7 @@ def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, A
     per_second = done.visits / max(seconds["solve"], 1e-9)
     return {
         "pass": state.passes,
-        "solver": training.settings.solver,
+        "solver": training.solver_name,
         "rounds": state.rounds[-1],
         "elapsed": training.elapsed(),
         "seconds": seconds,
@@ -119,7 +119,7 @@ def final_report(training: Training) -> dict[str, Any]:
         "converged": certificate.relative_gap <= tol,
         "validation": validation,
         "passes": state.passes,
-        "solver": training.settings.solver,
+        "solver": training.solver_name,
         "switched_after": state.switched_after,
         "rounds": state.rounds,
         "updates": state.totals.updates,
@@ -168,6 +168,10 @@ class CommitClock:
 
 class Extra(Protocol):
     """State of another solver, which checkpoints include."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
 
     def record(self) -> dict[str, Any]:
         """Return its scalars, as JSON."""
@@ -250,6 +254,11 @@ class Training:
         # All passes of a second solver are whole.
         n = len(state.gaps) if state.switched_after is None else state.passes - state.switched_after
         return [gap / scale for gap in state.gaps[len(state.gaps) - n :]]
+
+    @property
+    def solver_name(self) -> str:
+        """The method of the passes: "dual", "newton", "interior point" and others."""
+        return "dual" if self.extra is None else self.extra.name
 
     def passes_left(self) -> float | None:
         """Estimate the number of passes to the tolerance, if the last gaps show a trend."""
