@@ -12,6 +12,7 @@ pass in the copy without it.
 
 import argparse
 import ast
+import functools
 import json
 import os
 import random
@@ -74,7 +75,7 @@ class Line:
             (file, node.lineno, *span)
             for file in sorted((root / "sbm").rglob("*.py"))
             if self.function.rpartition(".")[2] in (text := file.read_text("utf-8"))
-            for function in _functions(ast.parse(text), self.function.split("."))
+            for function in _functions(_parse(text), self.function.split("."))
             for node, span in _spans(function, text)
             if ast.unparse(node) == old
         }
@@ -82,6 +83,11 @@ class Line:
             raise ValueError(f"{self.function} has {self.old!r} {len(places)} times, not once")
         file, line, begin, end = places.pop()
         return Mutation(self.name, file.relative_to(root).as_posix(), line, begin, end, self.new)
+
+
+@functools.cache
+def _parse(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _functions(tree: ast.AST, path: Sequence[str]) -> Iterator[ast.AST]:

@@ -149,7 +149,7 @@ def test_support_vectors_are_those_of_coordinate_descent(
     z = X @ random.normal(size=5) + 0.3 * random.normal(size=400)
     y = z if loss == "epsilon_insensitive" else np.where(z > 0.0, 1.0, -1.0)
     store, path = make_store(tmp_path, X, y, blocks=2), tmp_path / "m.model"
-    settings = {"loss": loss, "C": C, "tol": 1e-6, "max_passes": 5000}
+    settings = {"loss": loss, "C": C, "tol": 1e-6, "max_passes": 5000, "rounds": 50}
     found = []
     for more in ({"solver": "dual"}, {"solver": "newton"}, {"solver": "dual", "warm_start": True}):
         resume = None if "warm_start" in more else False
