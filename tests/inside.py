@@ -16,7 +16,6 @@ from sbm.cli.liblinear import OPTIONS, read_options
 from sbm.cli.options import GROUPS
 from sbm.compiled import load
 from sbm.distributed import comm as distributed_comm_module
-from sbm.distributed import launch as distributed_launch_module
 from sbm.distributed.comm import (
     _SIZES,
     EXIT_TIMEOUT,
@@ -62,7 +61,6 @@ from sbm.engine.problems import make_problems
 from sbm.engine.progress import NotebookProgress, Progress
 from sbm.engine.sync import Combiner
 from sbm.inputs import remote as inputs_remote_module
-from sbm.inputs import text as inputs_text_module
 from sbm.inputs.arrow import read_arrow
 from sbm.inputs.columns import Cells
 from sbm.inputs.formats import FORMATS as INPUT_FORMATS
@@ -82,8 +80,6 @@ from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import hash_names, parse_vw
 from sbm.keywords import in_python
 from sbm.losses import LOSSES
-from sbm.models import liblinear as models_liblinear_module
-from sbm.models import metrics as models_metrics_module
 from sbm.models import model as models_model_module
 from sbm.models import probabilities as models_probabilities_module
 from sbm.models.liblinear import read_model, write_model
@@ -92,7 +88,6 @@ from sbm.models.model import Model
 from sbm.models.probabilities import calibrate, fit_platt, fit_softmax, probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
-from sbm.programs import answers as programs_answers_module
 from sbm.programs import expire as programs_expire_module
 from sbm.programs import plan as programs_plan_module
 from sbm.programs import precompile as programs_precompile_module
@@ -100,7 +95,6 @@ from sbm.programs.export import FORMATS as EXPORT_FORMATS
 from sbm.programs.info import check, info
 from sbm.programs.predict import predict
 from sbm.programs.reporting import page as reporting_page_module
-from sbm.programs.reporting import picture as reporting_picture_module
 from sbm.programs.reporting.charts import (
     BOTTOM,
     HEIGHT,
@@ -119,7 +113,6 @@ from sbm.programs.reporting.picture import check_confusion, path_charts, write_c
 from sbm.programs.split import default_model, default_store, split
 from sbm.programs.splitting import deal as splitting_deal_module
 from sbm.programs.splitting import destination as splitting_destination_module
-from sbm.programs.splitting import options as splitting_options_module
 from sbm.programs.splitting import reading as splitting_reading_module
 from sbm.programs.splitting.deal import Dealer, Labels
 from sbm.programs.splitting.newlabels import NewLabels
@@ -141,7 +134,6 @@ from sbm.programs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan
 from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.programs.train import train, train_ranks
 from sbm.programs.training import l1 as training_l1_module
-from sbm.programs.training import newton as training_newton_module
 from sbm.programs.training import ranks as training_ranks_module
 from sbm.programs.training import setup as training_setup_module
 from sbm.programs.training import training as training_training_module
@@ -161,7 +153,6 @@ from sbm.programs.tuning.state import Tuning, fork
 from sbm.rows import SPARE as ROWS_SPARE
 from sbm.rows import Arena, Rows
 from sbm.settings import SETTINGS, Settings, nearest
-from sbm.solver import problem as solver_problem_module
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
@@ -182,7 +173,6 @@ from sbm.solver.sums import exponential
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
-from sbm.store import decoded as store_decoded_module
 from sbm.store import files as store_files_module
 from sbm.store import run as store_run_module
 from sbm.store.blocks import (
@@ -459,7 +449,6 @@ __all__ = [
     "default_model",
     "default_store",
     "distributed_comm_module",
-    "distributed_launch_module",
     "divide_classes",
     "encode_record",
     "encode_rows",
@@ -486,7 +475,6 @@ __all__ = [
     "in_python",
     "info",
     "inputs_remote_module",
-    "inputs_text_module",
     "is_falling",
     "is_pipe",
     "join",
@@ -498,8 +486,6 @@ __all__ = [
     "lock",
     "main",
     "make_problems",
-    "models_liblinear_module",
-    "models_metrics_module",
     "models_model_module",
     "models_probabilities_module",
     "module_main",
@@ -522,7 +508,6 @@ __all__ = [
     "plan_training",
     "predict",
     "probabilities",
-    "programs_answers_module",
     "programs_expire_module",
     "programs_plan_module",
     "programs_precompile_module",
@@ -536,7 +521,6 @@ __all__ = [
     "read_shard",
     "read_table",
     "reporting_page_module",
-    "reporting_picture_module",
     "require_whole",
     "row_bytes",
     "row_losses",
@@ -548,17 +532,14 @@ __all__ = [
     "shard_path",
     "shorten",
     "smaller",
-    "solver_problem_module",
     "sources_at",
     "split",
     "splitting_deal_module",
     "splitting_destination_module",
-    "splitting_options_module",
     "splitting_reading_module",
     "squared_norm",
     "store_blocks_module",
     "store_container_module",
-    "store_decoded_module",
     "store_files_module",
     "store_run_module",
     "streaming_plan_module",
@@ -570,7 +551,6 @@ __all__ = [
     "train_command",
     "train_ranks",
     "training_l1_module",
-    "training_newton_module",
     "training_ranks_module",
     "training_setup_module",
     "training_training_module",
