@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +101,19 @@ def _functions(tree: ast.AST, path: Sequence[str]) -> Iterator[ast.AST]:
 
 def _spans(tree: ast.AST, text: str) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Yield expressions and statements, with their first byte in a file and the one after."""
-    starts = [0, *(k + 1 for k, byte in enumerate(text.encode()) if byte == 10)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt) and node.end_lineno and node.end_col_offset:
-            first = starts[node.lineno - 1] + node.col_offset
-            yield node, (first, starts[node.end_lineno - 1] + node.end_col_offset)
+    span = _spans_in(text.encode())
+    yield from ((n, span(n)) for n in ast.walk(tree) if isinstance(n, ast.expr | ast.stmt))
+
+
+def _spans_in(data: bytes) -> Callable[[Any], tuple[int, int]]:
+    """Return a function of a node that finds its first byte in a file and the one after."""
+    starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
+
+    def span(node: Any) -> tuple[int, int]:
+        first = starts[node.lineno - 1] + node.col_offset
+        return first, starts[node.end_lineno - 1] + node.end_col_offset
+
+    return span
 
 
 LINES = (
@@ -273,11 +281,7 @@ def draw(n: int, seed: int, below: Sequence[str] = ("sbm",), root: Path = ROOT) 
 def _changes(text: str) -> Iterator[tuple[int, int, int, str]]:
     """Yield line, first and last byte, and new text of each change that a file allows."""
     data = text.encode()
-    starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
-
-    def span(node: Any) -> tuple[int, int]:
-        first = starts[node.lineno - 1] + node.col_offset
-        return first, starts[node.end_lineno - 1] + node.end_col_offset
+    span = _spans_in(data)
 
     def sign(left: Any, right: Any, operator: Any) -> Iterator[tuple[int, int, int, str]]:
         between = data[span(left)[1] : span(right)[0]].decode()
