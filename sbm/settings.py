@@ -38,10 +38,11 @@ _ALSO = {
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
-    if (other := _ALSO.get(word.lower())) in by_lower:
-        return f"; did you mean {other!r}?"
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    elsewhere = {name: other for name, other in _ALSO.items() if other in by_lower}
+    close = [w for w in [word.lower()] if w in elsewhere]
+    close = close or difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
+    close = close or difflib.get_close_matches(word.lower(), elsewhere, n=1, cutoff=0.75)
+    return f"; did you mean {(elsewhere | by_lower)[close[0]]!r}?" if close else ""
 
 
 def refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:

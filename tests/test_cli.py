@@ -724,7 +724,8 @@ def test_files_that_are_read_are_named(run, here):
 
 @pytest.mark.parametrize(
     ("line", "word"),
-    [("train --loss logistic", "log_loss"), ("train --loss ridge", "squared_error"),
+    [("train --loss logistic", "log_loss"),
+     ("train --loss logistc", "log_loss"), ("train --loss ridge", "squared_error"),
      ("stream --loss svm", "hinge"), ("split x --format cvs", "csv"),
      ("precompile --loss hing", "hinge"), ("tune --C 1 --metric aucc", "auc")],
 )  # fmt: skip
