@@ -233,7 +233,7 @@ LINES = (
         "list(range(len(labels)))",
     ),
     Line(
-        "tolerance is that of the relative gap", "_train",
+        "tolerance is that of the relative gap", "fit",
         "certificate.relative_gap",
         "certificate.gap",
     ),

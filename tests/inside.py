@@ -133,12 +133,13 @@ from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
 from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.programs.train import train, train_ranks
-from sbm.programs.training import l1 as training_l1_module
+from sbm.programs.training import columns as training_columns_module
+from sbm.programs.training import dual as training_dual_module
 from sbm.programs.training import ranks as training_ranks_module
 from sbm.programs.training import setup as training_setup_module
-from sbm.programs.training import training as training_training_module
 from sbm.programs.training import turns as training_turns_module
 from sbm.programs.training.calibration import Collector
+from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
 from sbm.programs.training.job import TrainingPlan, TrainOptions
 from sbm.programs.training.ranks import StatusFile
@@ -228,7 +229,7 @@ _PLACES = {
     "MOST_SOURCES": "sbm.inputs.formats",
     "MOST_WHOLE": "sbm.engine.memory",
     "PATIENCE": "sbm.programs.training.validation",
-    "PassCost": "sbm.programs.training.training",
+    "PassCost": "sbm.programs.training.dual",
     "RANGE": "sbm.inputs.remote",
     "SCORES": "sbm.programs.answers",
     "SLICE": "sbm.distributed.comm",
@@ -251,10 +252,10 @@ _PLACES = {
     "_PENDING": "sbm.models.metrics",
     "_PIECE": "sbm.models.probabilities",
     "_READ": "sbm.models.liblinear",
-    "_SHRINK": "sbm.programs.training.l1",
+    "_SHRINK": "sbm.programs.training.columns",
     "_TEXT_BYTES": "sbm.models.liblinear",
     "_WAIT": "sbm.inputs.remote",
-    "_WITHIN": "sbm.programs.training.l1",
+    "_WITHIN": "sbm.programs.training.columns",
     "_cut_block": "sbm.engine.memory",
     "_find_launcher": "sbm.distributed.launch",
     "_join": "sbm.programs.training.turns",
@@ -280,7 +281,7 @@ _PLACES = {
     "plan_stream": "sbm.programs.streaming.state",
     "precompile.is_ready": "sbm.programs.precompile",
     "put_in_place": "sbm.programs.splitting.destination",
-    "replace_weights": "sbm.programs.training.training",
+    "replace_weights": "sbm.programs.training.dual",
     "resident_bytes": "sbm.programs.training.job",
     "room_for_rows": "sbm.programs.splitting.deal",
     "rows_ahead": "sbm.solver.problem",
@@ -360,6 +361,7 @@ __all__ = [
     "DecodedChunks",
     "Dense",
     "DenseSet",
+    "Dual",
     "Engine",
     "Evaluation",
     "Folds",
@@ -550,10 +552,10 @@ __all__ = [
     "train",
     "train_command",
     "train_ranks",
-    "training_l1_module",
+    "training_columns_module",
+    "training_dual_module",
     "training_ranks_module",
     "training_setup_module",
-    "training_training_module",
     "training_turns_module",
     "tune",
     "tuning_sparse_module",

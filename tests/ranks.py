@@ -169,13 +169,13 @@ def command(folder: Path, fault: str, *words: str) -> None:
     the signal before or after its `count`-th call of the function; null means no fault. The rank
     touches ``RANK.there`` at that call, and writes its peak memory to ``RANK.peak``.
     """
-    from inside import Engine, Model, Run, StatusFile, Training
+    from inside import Dual, Engine, Model, Run, StatusFile
     from inside import module_main as run
 
     rank, chosen = os.environ["PMI_RANK"], json.loads(fault)
     if chosen is not None and str(chosen[0]) == rank:
         owner, method = chosen[1].split(".")
-        owners = {one.__name__: one for one in (Engine, Model, MpiComm, Run, StatusFile, Training)}
+        owners = {one.__name__: one for one in (Dual, Engine, Model, MpiComm, Run, StatusFile)}
 
         def fall() -> None:
             (folder / f"{rank}.there").touch()

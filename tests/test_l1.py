@@ -24,7 +24,7 @@ from inside import (
 )
 from inside import engine_columns_module as columns
 from inside import store_blocks_module as blocks
-from inside import training_l1_module as l1
+from inside import training_columns_module as l1
 from inside import tuning_sparse_module as sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC

@@ -100,7 +100,7 @@ def test_record_of_a_checkpoint_does_not_grow_with_classes(tmp_path: Path) -> No
         y = np.arange(400.0) % labels
         store, path = make_store(tmp_path, X, y, blocks=4, name=f"d{labels}"), tmp_path / "m.model"
         sbm.train(store, path, {**FIRM, "tol": 1e-12, "max_passes": 3}, resume=False)
-        sizes.append(len(json.dumps(Run.read(run_folder(path))["newton"])))
+        sizes.append(len(json.dumps(Run.read(run_folder(path))["method"])))
     assert sizes[1] <= sizes[0] + 10 * 57  # the numbers of those to evaluate once more
 
 

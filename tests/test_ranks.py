@@ -28,8 +28,8 @@ from inside import (
     train_ranks,
 )
 from inside import engine_sync_module as sync
+from inside import training_dual_module as dual
 from inside import training_ranks_module as ranks
-from inside import training_training_module as training
 from threads import in_threads
 
 import sbm
@@ -156,7 +156,7 @@ def often(monkeypatch):
 def test_settings_reach_optimum(
     store_of, model, monkeypatch, often, how, case, size, n_blocks, options
 ):
-    drifts, replace = [0.0], training.replace_weights
+    drifts, replace = [0.0], dual.replace_weights
 
     def noted(engine, found):
         drifts.extend(certificate.drift for certificate, _ in found.values())

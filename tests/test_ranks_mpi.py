@@ -242,7 +242,7 @@ def assert_unfinished(model):
     pytest.param("auto", [
         [1, "Engine._visit_next", "before", 2],
         [0, "MpiComm._wait", "before", 31],  # its messages are under way
-        [0, "Training.certify", "after", 1],
+        [0, "Dual.certify", "after", 1],
     ], marks=pytest.mark.slow),
     pytest.param("auto", [
         [1, "Run.commit", "before", 1],  # the other rank has written its checkpoint

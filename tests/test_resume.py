@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import Passes, fit, write_rows
-from inside import BlockStore, Engine, MemoryPlan, Progress, Run, Training, main, patch
+from inside import BlockStore, Dual, Engine, MemoryPlan, Progress, Run, main, patch
 from processes import finished
 
 import sbm
@@ -141,8 +141,7 @@ def test_commits_without_checkpoints_come_after_passes(hinge, tmp_path, monkeypa
     lose(store, path, options, 14)
     passes = Passes()
     sbm.train(store, path, options, progress=passes)
-    # The second one had finished, but was not reported yet.
-    assert [row["pass"] for row in passes.rows] == [2, 3, 4, 5, 6]
+    assert [row["pass"] for row in passes.rows] == [3, 4, 5, 6]
     assert path.read_bytes() == expected
 
 
@@ -340,8 +339,9 @@ def test_damaged_run_is_refused_without_fresh(hinge, tmp_path):
 @pytest.mark.parametrize(
     "lie",
     [
-        {"passes": "many"}, {"rounds": None}, {"engine": {}}, {"totals": {"x": 1}},
-        {"engine": {"last_block": 0, "pass": None, "coming": 99}}, {"watch": None},
+        {"passes": "many"}, {"rounds": None}, {"method": {}}, {"totals": {"x": 1}},
+        {"method": {"family": "dual", "last_block": 0, "pass": None, "coming": 99}},
+        {"watch": None},
         {"seconds": [1]},
     ],
     ids=str,
@@ -367,11 +367,11 @@ def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, m
     hold = (
         "import signal, sys, os, sbm.engine.memory as m, sbm.programs.training.training as t\n"
         "m.MOST_WHOLE = 0\n"
-        "old = t.Training._after_step\n"
+        "old = t.Training.after_step\n"
         "def after(self):\n"
         f"    if self.state.passes == 3: os.kill(os.getpid(), {int(number)})\n"
         "    old(self)\n"
-        "t.Training._after_step = after\n"
+        "t.Training.after_step = after\n"
         f"import sbm.cli; sbm.cli.main({[*line, '-q']!r})\n"
     )
     done = finished([sys.executable, "-c", hold], cwd=tmp_path)
@@ -450,7 +450,7 @@ def fail_once(monkeypatch, owner, name, n):
         (Engine, "__init__", 1),
         (Engine, "_visit_next", 1),
         (Engine, "_visit_next", 8),
-        (Training, "certify", 1),
+        (Dual, "certify", 1),
     ],
 )
 def test_memory_error_continues_with_smaller_plan(tmp_path, monkeypatch, wide, owner, name, n):

@@ -115,8 +115,6 @@ class Engine:
         The number of that block.
     evicted : dict of int to Evicted
         By learner: rows of other blocks that left the cache in the last step.
-    disk_before : float
-        Seconds of waiting for the disk before a resume.
     last_pass : int
         No blocks of later passes are read ahead.
     """
@@ -168,7 +166,6 @@ class Engine:
         self.evicted: dict[int, Evicted] = {}
         self.last_block = -1
         self.now: Pass | None = None
-        self.disk_before = 0.0
         self._keeping: list[Future[dict[int, int]]] = []
         self.coming: NextBlock | None = None
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
@@ -309,7 +306,7 @@ class Engine:
             order = self._order(now)
             self._blocks = self.reader.read(order, self._prepare, self.load_alpha, self.look)
         loaded = next(self._blocks)
-        self.seconds.disk = self.disk_before + self.reader.disk_seconds
+        self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
         coming, rows = loaded.coming, loaded.result

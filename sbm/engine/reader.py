@@ -86,6 +86,8 @@ class BlockReader:
         Reads ahead; see `loading_thread`.
     bytes_read : int
         Bytes of block files read so far.
+    disk_before : float
+        Seconds of waiting for the disk before a resume.
     failure : Exception or None
         Why the block that is read ahead cannot be used; also raised when it is requested.
     """
@@ -119,14 +121,14 @@ class BlockReader:
         # Does not affect the result.
         self._decoders = plan.decoders(threads, plan.left - plan.decoded_bytes(staying))
         self.pool = loading_thread(threads)
-        self.bytes_read = 0
+        self.bytes_read, self.disk_before = 0, 0.0
         self.failure: Exception | None = None
         self._slept = 0.0
 
     @property
     def disk_seconds(self) -> float:
         """Seconds spent waiting for the disk so far."""
-        return self._store.read_seconds + self._slept
+        return self.disk_before + self._store.read_seconds + self._slept
 
     def read(
         self,

@@ -25,7 +25,7 @@ from sbm.engine.pace import choose_rounds
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.programs.training.l1 import ColumnSteps, refuse_for_sparse, sparse_problems
+from sbm.programs.training.columns import ColumnSteps, refuse_for_sparse, sparse_problems
 from sbm.programs.training.newton import refuse_newton, starts_with_newton, suits_newton
 from sbm.programs.training.ranks import WorkShare, deal_parts, only
 from sbm.programs.training.scales import scale_features

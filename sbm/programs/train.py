@@ -31,14 +31,13 @@ from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.data import open_rows
+from sbm.programs.training.fit import METHODS, fit
 from sbm.programs.training.job import TrainingPlan, TrainOptions
-from sbm.programs.training.l1 import train_sparse
 from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
     share_cores,
 )
-from sbm.programs.training.second_order import NewtonPasses
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
 from sbm.settings import Settings
@@ -260,48 +259,22 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
         return finished
     job.compile_kernels()
     # All checks come before the run of an earlier training is replaced.
-    if job.settings.penalty == "l2":
-        start = job.with_earlier(start)
+    start = job.with_earlier(start)
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
-        if job.settings.penalty != "l2":
-            weights, report = train_sparse(job, run, start.record)
-            is_resumed = start.record is not None
-            return _finish(job, run, weights, None, report, is_resumed=is_resumed)
-        training = Training(job, run)
-        newton = None
-        if job.settings.solver == "newton":
-            training.extra = newton = NewtonPasses(training)
-        with training.engine.at_work():
+        training = Training(job, run, METHODS[job.method])
+        with training.method.at_work():
             training.start(start)
-            state = training.state
-            while not state.is_done:
-                if newton is not None:
-                    newton.run_pass()
-                    continue
-                done = state.ended  # set if the checkpoint is between a pass and its certificate
-                if done is None:
-                    training.begin_pass()
-                    done = training.add(*training.engine.run_pass(state.passes, only=state.only))
-                is_late = training.is_late()
-                is_last = is_late or state.passes >= job.settings.max_passes
-                is_best, certificate = training.judge(done.gap), None
-                is_last = is_last or training.is_over
-                if training.is_certificate_due(done) or is_last or is_best:
-                    certificate = training.certify(is_last, is_best)
-                    is_last = is_last or certificate.relative_gap <= job.settings.tol
-                training.end_pass(done, certificate, is_late, is_last)
-                carried = training.carried()
-                if carried is not None:
-                    job.switch(carried, start)
-                    return None
+            if (carried := fit(training)) is not None:
+                job.switch(carried, start)
+                return None
             training.wait_for_all()
-            calibration = calibrate_beside(training, newton) if job.spare else None
+            calibration = calibrate_beside(training) if job.spare else None
         report = job.share.total(final_report(training))
         weights = training.weights
         is_resumed = job.is_resumed or start.record is not None
-        del training, newton  # free its memory before the model is written
+        del training  # free its memory before the model is written
         return _finish(job, run, weights, calibration, report, is_resumed=is_resumed)
 
 

@@ -129,7 +129,7 @@ _CHECKPOINT: Table = {
     "crc32": {"*": _crc}, "log_bytes": _count, "settings?": _SETTINGS,
     "commit?": _count,
 }  # fmt: skip
-_TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer fields
+_TRAINING: Table = {  # of `sbm train` and `sbm tune`
     "store?": str, "store_rows?": _count, "data?": _crc, "weights?": (None, _crc),
     "bound?": (None, _count), "own?": [_count], "classes?": [_count],
     "shape?": {
@@ -143,10 +143,11 @@ _TRAINING: Table = {  # of `sbm train` and `sbm tune`; sparse models have fewer 
         "misses": _count,
     },
     "certificate?": (None, _CERTIFICATE), "cut_short?": _count, "is_done?": bool,
-    "newton?": (None, dict), "best?": (None, {"since": _count, "*": lambda value: True}),
+    "method?": {"family": str, "*": lambda value: True},
+    "best?": (None, {"since": _count, "*": lambda value: True}),
     "calibrating?": _count, "is_calibrated?": bool,
     "seconds?": _SECONDS, "mark?": _SECONDS, "elapsed?": _number, "bytes_read?": _count,
-    "updates?": _count, "visits?": _count, "solves?": _count, "report?": (None, dict),
+    "report?": (None, dict),
 }  # fmt: skip
 _SUMS: Table = {"rows": _count, "correct": _count, "loss": _number}
 _STREAM: Table = {

@@ -83,7 +83,7 @@ def measure(
             }
             if loss == "one_class":
                 del settings["C"]
-            with mock.patch("sbm.programs.training.training.MOST_DRIFT", float("inf")):
+            with mock.patch("sbm.programs.training.dual.MOST_DRIFT", float("inf")):
                 _, report = sbm.train(store, model, settings)
             name = f"{loss}, {labels} classes" if labels > 2 else loss
             yield {"loss": name, "values": scale, "C": C, "passes": n, "drift": report["drift"]}

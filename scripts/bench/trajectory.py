@@ -187,7 +187,7 @@ def _watched(look: Callable[[float, float, list[Floats]], None]) -> Iterator[Non
         def end_pass(self, *arguments: Any) -> None:
             super().end_pass(*arguments)
             elapsed = time.perf_counter() - self.begin
-            look(elapsed, self.dual, [solver.W for solver in self.solvers])
+            look(elapsed, self.method.dual, self.method.weights)
 
     with mock.patch.object(job, "Training", Watched):
         yield

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Lists
-from sbm.programs.training.second_order import NewtonPasses
+from sbm.programs.training.second_order import NewtonSteps
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
 from sbm.solver.newton import Newton
@@ -63,7 +63,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
     found: list[Certified] = []
     known: dict[int, Certified] = {}
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
-    of_slice, settle, lock = Newton.certify_slice, NewtonPasses._settle, threading.Lock()
+    of_slice, settle, lock = Newton.certify_slice, NewtonSteps.settle, threading.Lock()
 
     def watched_begin(
         self: Certifier, problem: AnyProblem, W: Any, *more: Any, **options: Any
@@ -92,7 +92,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
         found.append(one)
         return one.certificate
 
-    def watched_settle(self: NewtonPasses, k: int, last: Certificate) -> Certificate:
+    def watched_settle(self: NewtonSteps, k: int, last: Certificate) -> Certificate:
         chosen = settle(self, k, last)
         if chosen is not last:
             found.append(next(one for one in found[::-1] if _is_of(one, chosen)))
@@ -103,7 +103,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
         mock.patch.object(Certifier, "add", watched_add),
         mock.patch.object(Certifier, "finish", watched_finish),
         mock.patch.object(Newton, "certify_slice", watched_slice),
-        mock.patch.object(NewtonPasses, "_settle", watched_settle),
+        mock.patch.object(NewtonSteps, "settle", watched_settle),
     ):
         yield found
 

@@ -21,7 +21,7 @@ from sbm.engine.problems import (
     model_codes,
 )
 from sbm.models.probabilities import calibrate
-from sbm.programs.training.second_order import NewtonPasses
+from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.setup import HELD_OUT_BYTES
 from sbm.programs.training.training import Training
 from sbm.solver.gap import GapWatch
@@ -66,48 +66,44 @@ class Collector:
         return calibrate(scores, codes, joint=joint)
 
 
-def calibrate_beside(training: Training, newton: NewtonPasses | None) -> dict[str, Any]:
+def calibrate_beside(training: Training) -> dict[str, Any]:
     """Finish training the second model, and fit probabilities on its held-out fold.
 
     Parameters
     ----------
     training : Training
         A training whose first model is finished.
-    newton : NewtonPasses, optional
-        The second-order method, if that is the solver.
 
     Returns
     -------
     dict
         The entry ``calibration`` of `Model.info`.
     """
-    set_active(training.learners, False)
-    _train_second(training, Group(training.spare_learners), newton)
+    method = training.method
+    assert isinstance(method, RowMethod)
+    set_active(method.learners, False)
+    _train_second(training, method)
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_codes(problem, store), label_places(problem, store), room)
-    group = Group(training.spare_learners, collector)
-    for visit in visit_all(training.engine, "calibrate"):
+    group = Group(method.spare_learners, collector)
+    for visit in visit_all(method.engine, "calibrate"):
         group.evaluate(visit.rows, visit.folds)
     return collector.calibrate(problem.loss.joint)
 
 
-def _train_second(training: Training, second: Group, newton: NewtonPasses | None) -> None:
+def _train_second(training: Training, method: RowMethod) -> None:
     """Run passes of only the second model until its estimated gap is small enough."""
-    state, engine, settings = training.state, training.engine, training.settings
-    for learner in second.learners:  # a warm start may have needed no pass
-        learner.solver.rounds = state.rounds[-1] if state.rounds else training.rounds()
+    state, engine, settings = training.state, method.engine, training.settings
+    for learner in method.spare_learners:  # a warm start may have needed no pass
+        learner.solver.rounds = state.rounds[-1] if state.rounds else method.rounds()
     if not state.calibrating:
         state.watch = GapWatch(settings.tol)
     engine.last_pass = state.passes + settings.max_passes
     while not state.is_calibrated:
         if engine.now is None:
             state.calibrating += 1
-        if newton is not None:
-            is_done = newton.run_spare_pass()
-        else:
-            totals, _ = engine.run_pass(state.passes + state.calibrating)
-            is_done = state.watch.is_due(*second.estimate(totals))
+        is_done = method.run_second_pass()
         is_late = training.is_late() or state.calibrating == settings.max_passes
         state.is_calibrated = is_done or is_late
         training.commit_if_due(0.0 if state.is_calibrated else None)

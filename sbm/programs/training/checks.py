@@ -19,7 +19,7 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
 from sbm.losses import LOSSES
 from sbm.programs.answers import check_input
-from sbm.programs.training.l1 import refuse_for_sparse
+from sbm.programs.training.columns import refuse_for_sparse
 from sbm.programs.training.newton import refuse_newton
 from sbm.programs.training.setup import require_weights
 from sbm.programs.training.state import may_resume, refuse_other_settings

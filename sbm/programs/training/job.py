@@ -52,6 +52,7 @@ from sbm.programs.training.setup import (
 from sbm.programs.training.state import (
     TrainingState,
     bound_before,
+    family_of,
     identity,
     is_of,
     refuse_unfinished,
@@ -274,7 +275,7 @@ class TrainingPlan:
             if warm_start is None:
                 return False
             folders = last_run(self.path) if warm_start is True else find_run(str(warm_start))
-        return any(Run.read(folder).get("newton") is not None for folder in folders)
+        return any(family_of(Run.read(folder)) == "newton" for folder in folders)
 
     def _starts_with_newton(self) -> bool:
         """Return whether `auto` begins with Newton's method."""
@@ -367,6 +368,18 @@ class TrainingPlan:
             plan = self._plan_within(least)
         return plan
 
+    @property
+    def method(self) -> str:
+        """The family of the method, a key of `sbm.programs.training.fit.METHODS`."""
+        if self.settings.penalty != "l2":
+            return "columns"
+        return "newton" if self.settings.solver == "newton" else "dual"
+
+    @property
+    def staying(self) -> list[int]:
+        """The blocks of this rank that stay decoded in memory."""
+        return list(self.plan.staying(self.own, self.reserved))
+
     def is_too_large(self) -> bool:
         """Return whether memory use exceeds the bound and there is a smaller plan."""
         most = (self.bound or self.settings.mem_bytes) + self._spare_memory
@@ -408,7 +421,7 @@ class TrainingPlan:
         if self.carried is not None:
             return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
-            if self.settings.penalty != "l2":  # whose state has no rows
+            if self.method == "columns":  # whose state has no rows
                 return StartPoint(Run.read(self.folder))
             problems = self.share.problems
             return StartPoint(
@@ -449,7 +462,7 @@ class TrainingPlan:
 
         That is the run given by `warm_start`, or the one with another number of ranks.
         """
-        if start.record or start.earlier or start.carried:
+        if start.record or start.earlier or start.carried or self.method == "columns":
             return start
         folders, warm_start = start.others, self.settings.warm_start
         if warm_start is True:
@@ -483,15 +496,14 @@ class TrainingPlan:
             The training was asked to stop.
         """
         plan = self.plan
-        n_staying = len(plan.staying(self.own, self.reserved))
+        n_staying = len(self.staying)
         self.options.progress.note(
             f"{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
             f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         settings, problems, before = self.settings, self.share.problems, compile_seconds()
         kernels = kernels_of(settings, problems, self.store.has_weights)
-        sums_changes = settings.penalty == "l2" and settings.solver != "newton"
-        if sums_changes and self.share.adding.size > 1:
+        if self.method == "dual" and self.share.adding.size > 1:
             kernels += RANKS
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
         if self.spare:

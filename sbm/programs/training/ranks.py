@@ -25,6 +25,7 @@ from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.errors import StoreError, require_path
 from sbm.models.model import Model
+from sbm.programs.training.state import family_of
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, proven
 from sbm.solver.problem import AnyProblem, MultiProblem
@@ -337,11 +338,7 @@ def common_record(
         return None if record is None else dict(record)
     before = None if record is None else record.get("before")
     # A rank that was killed before it switched to another solver has none of these checkpoints.
-    mine = [
-        (int(one["commit"]), one.get("newton") is not None)
-        for one in (record, before)
-        if one is not None
-    ]
+    mine = [(int(one["commit"]), family_of(one)) for one in (record, before) if one is not None]
     theirs = [set(map(tuple, one)) for one in comm.share(mine)]
     common = set.intersection(*theirs)
     if record is None or not common:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
+from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.newton import (
     accelerates,
     is_smooth,
@@ -36,7 +36,7 @@ from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewt
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
 
-__all__ = ["NewtonPasses", "NewtonSteps"]
+__all__ = ["NewtonSteps", "SecondOrder"]
 
 _PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
@@ -88,7 +88,7 @@ class NewtonSteps:
                 )
                 self.methods.append(HingeNewton(given, capacity))
         # Whether a pass stores alphas, and the learners whose last pass did not.
-        self._is_stored, self._lost = False, set[int]()
+        self.is_stored, self.lost = False, set[int]()
         # By learner: the certificate at its base, and the last one of those that converged.
         self.best: dict[int, Certificate] = {}
         self.done: dict[int, Certificate] = {}
@@ -101,10 +101,10 @@ class NewtonSteps:
     def visit(self, groups: Sequence[Group], what: str) -> dict[int, Certificate]:
         """Read all rows for groups of learners, and evaluate them; return the certificates."""
         active = [one for group in groups for one in group.learners]
-        self._visit_all(active, what, groups)
-        return {one.number: self.methods[one.number].certificate() for one in active}
+        self.visit_all(active, what, groups)
+        return self.certificates(active)
 
-    def _visit_all(self, active: list[Learner], what: str, groups: Sequence[Group] = ()) -> None:
+    def visit_all(self, active: list[Learner], what: str, groups: Sequence[Group] = ()) -> None:
         """Add all rows to the sums of the active learners; groups evaluate those held out."""
         engine = self._engine
         for learner in active:
@@ -147,7 +147,7 @@ class NewtonSteps:
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
-        if self._is_stored:
+        if self.is_stored:
             listed = learner.solver.problem.listed
             stored = join([no_alphas(0, listed), *alphas])
             if (mine := learner.its_own(visit.folds)) is not None:
@@ -177,9 +177,27 @@ class NewtonSteps:
             moved += spread(lambda k: self.methods[k].move(found[k], tol), some)
         return any(moved)
 
+    def certificates(self, active: Sequence[Learner]) -> dict[int, Certificate]:
+        """Return the certificates of learners, by number, after a visit of all rows."""
+        return {one.number: self.methods[one.number].certificate() for one in active}
+
+    def note_stored(self, active: list[Learner]) -> None:
+        """Note whose alphas of its last pass were not stored."""
+        numbers = {one.number for one in active}
+        self.lost = self.lost - numbers if self.is_stored else self.lost | numbers
+
+    def settle(self, k: int, certificate: Certificate) -> Certificate:
+        """Return to the base if the last weights are not better; return the certificate."""
+        method, best = self.methods[k], self.best.get(k)
+        if k in self.done or best is None or method.base is None or best.gap > certificate.gap:
+            return certificate
+        method.W[:] = method.base
+        method.base = None
+        return best
+
     def record(self) -> dict[str, Any]:
         """Return what of the state is JSON. With many classes, all else would be too much of it."""
-        return {"lost": sorted(self._lost)}
+        return {"lost": sorted(self.lost)}
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the state, by name, except W."""
@@ -201,108 +219,128 @@ class NewtonSteps:
             arrays[number_in(name)][bare_name(name)] = array
         for k, method in enumerate(self.methods):
             method.restore(arrays[k])
-        self._lost = set(record["lost"])
+        self.lost = set(record["lost"])
         self.best, self.done = (
             {k: Certificate.of(own[name]) for k, own in arrays.items() if name in own}
             for name in ("newton_best", "newton_done")
         )
 
 
-class NewtonPasses(NewtonSteps):
-    """Runs passes of a second-order method for all learners of a training.
+class SecondOrder(RowMethod):
+    """Newton's method, interior points and others: all rows add to sums, then W moves.
 
     Parameters
     ----------
     training : Training
     """
 
+    family, falls_late = "newton", True
+
     def __init__(self, training: Training) -> None:
-        engine, job, settings = training.engine, training.job, training.settings
+        super().__init__(training)
+        engine, job, settings = self.engine, training.job, training.settings
         # All rows are those of every learner.
-        is_alone = not training.spare_learners and not isinstance(settings.validate, float)
+        is_alone = not self.spare_learners and not isinstance(settings.validate, float)
         searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
-        is_large = piece_rows(job.store) >= LARGE_SAMPLE * len(training.solvers[0].W)
+        is_large = piece_rows(job.store) >= LARGE_SAMPLE * len(self.weights[0])
         wide = is_alone and is_wide(settings, job.store, training.problems)
-        super().__init__(engine, settings.tol, is_wide=wide, searches=searches and not is_large)
-        self._training = training
+        self.steps = NewtonSteps(
+            engine, settings.tol, is_wide=wide, searches=searches and not is_large
+        )
+        # Of the last pass: its learners, their certificates, and its totals.
+        self._active, self._certificates = list[Learner](), dict[int, Certificate]()
+        self._pass = Totals()
 
     @property
     def name(self) -> str:
-        """What reports call the method."""
-        return self.methods[0].name
+        """The method of its learners."""
+        return self.steps.methods[0].name
 
-    def run_pass(self) -> bool:
-        """Run a pass, log it and choose the next weights; return whether it was the last one."""
-        training, engine, state = self._training, self._training.engine, self._training.state
-        settings = training.settings
-        state.passes += 1
-        state.rounds.append(1)
-        state.mark = asdict(training.seconds)
+    def take_up(self, certificate: Certificate) -> None:
+        """Start from zeros, whose dual is 0, if that is better than an earlier model."""
+        if certificate.dual < 0:
+            for W in self.weights:
+                W[:] = 0.0
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the last checkpoint."""
+        super().restore(record)
+        self.steps.restore(record["method"])
+
+    def run_pass(self) -> Totals:
+        """Add all rows to the sums, which certify the weights."""
+        training, state, steps = self.training, self.training.state, self.steps
+        training.begin_pass(1)
         gap = 1.0 if state.certificate is None else state.certificate.relative_gap
-        self._is_stored = len(training.learners) == 1 or gap < _NEARLY
-        active = [one for one in training.learners if one.number not in self.done]
+        steps.is_stored = len(self.learners) == 1 or gap < _NEARLY
+        self._active = [one for one in self.learners if one.number not in steps.done]
         try:
-            self._visit_all(active, f"pass {state.passes}")
+            steps.visit_all(self._active, f"pass {state.passes}")
         except KeyboardInterrupt:
             # The first block may have set the weights, which is as if the pass had not begun.
             state.passes -= 1
             state.rounds.pop()
             training.commit()
             raise
-        found = {one.number: self.methods[one.number].certificate() for one in active}
-        certificates = found | self.done
-        certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
-        if training.judge(certificate.gap):
-            training.keep(certificate.or_zeros())
-        is_late = training.is_late()
-        is_last = is_late or training.is_over or certificate.relative_gap <= settings.tol
-        is_last = is_last or state.passes >= settings.max_passes
-        self._note_stored(active)
-        if is_last and (missing := [one for one in training.learners if one.number in self._lost]):
-            self._is_stored = True
-            self._visit_all(missing, "store")
-        if is_last and certificate.relative_gap > settings.tol:
-            certificates = {k: self._settle(k, one) for k, one in certificates.items()}
-            certificate = Certificate.total([certificates[k] for k in sorted(certificates)])
+        self._certificates = steps.certificates(self._active)
+        steps.note_stored(self._active)
+        rows = training.job.store.n_rows * len(self._active)
+        gap = self._total(self._certificates | steps.done).gap
+        self._pass = Totals(gap=gap, visits=rows, updates=rows, rounds=1)
+        return self._pass
+
+    def _total(self, certificates: Mapping[int, Certificate]) -> Certificate:
+        return Certificate.total([certificates[k] for k in sorted(certificates)])
+
+    def may_be_done(self, done: Totals) -> bool:
+        """Every pass certifies its weights."""
+        return True
+
+    def certify(self, is_last: bool, is_best: bool) -> Certificate:
+        """Certify the weights of the pass; of the last ones, store alphas that are not yet."""
+        training, steps, tol = self.training, self.steps, self.training.settings.tol
+        certificates = self._certificates | steps.done
+        certificate = self._total(certificates).or_zeros()
+        if is_best:
+            training.keep(certificate)
+        is_last = is_last or certificate.relative_gap <= tol
+        if is_last and (missing := [one for one in self.learners if one.number in steps.lost]):
+            steps.is_stored = True
+            steps.visit_all(missing, "store")
+        if is_last and certificate.relative_gap > tol:
+            certificates = {k: steps.settle(k, one) for k, one in certificates.items()}
+            certificate = self._total(certificates).or_zeros()
+            self._pass.gap = self._total(certificates).gap
         for k, one in certificates.items():
-            solver = training.solvers[k]
+            solver = self.solvers[k]
             solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
-        state.certificate = certificate.or_zeros()
-        state.gaps.append(certificate.gap)
-        rows = training.job.store.n_rows * len(active)
-        done = Totals(gap=certificate.gap, visits=rows, updates=rows, rounds=1)
-        state.totals.add(done)
-        with engine.seconds.measure("solve"):
-            is_last = is_last or not self.move(active, found)
-        if not is_last:
-            state.rounds[-1] += max(self.methods[one.number].visits for one in active)
-        training.end_pass(done, state.certificate, is_late, is_last)
-        if not is_last:
-            training.commit_if_due()
-        return is_last
+        return certificate
 
-    def run_spare_pass(self) -> bool:
-        """Run a pass of the spare learners; return whether it was the last one."""
-        self._is_stored = False
-        active = [one for one in self._training.spare_learners if one.number not in self.done]
-        found = self.visit([Group(active)], f"pass {self._training.state.passes}")
-        is_last = (
-            Certificate.total(list(found.values())).relative_gap <= self._training.settings.tol
-        )
-        with self._training.engine.seconds.measure("solve"):
-            return is_last or not self.move(active, found)
+    def move(self, certificate: Certificate | None) -> bool:
+        """Take a step with each learner; return whether there is one."""
+        with self.seconds.measure("solve"):
+            moves = self.steps.move(self._active, self._certificates)
+        if moves:
+            visits = [self.steps.methods[one.number].visits for one in self._active]
+            self.training.state.rounds[-1] += max(visits)
+        return moves
 
-    def _note_stored(self, active: list[Learner]) -> None:
-        """Note whose alphas of its last pass were not stored."""
-        numbers = {one.number for one in active}
-        self._lost = self._lost - numbers if self._is_stored else self._lost | numbers
+    def facts(self) -> dict[str, Any]:
+        """Return which method it is."""
+        return {"solver": self.name, "switched_after": self.training.state.switched_after}
 
-    def _settle(self, k: int, certificate: Certificate) -> Certificate:
-        """Return to the base if the last weights are not better; return the certificate."""
-        method, best = self.methods[k], self.best.get(k)
-        if k in self.done or best is None or method.base is None or best.gap > certificate.gap:
-            return certificate
-        method.W[:] = method.base
-        method.base = None
-        return best
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Return the state of the learners and of their steps."""
+        place, arrays = super().snapshot()
+        return place | self.steps.record(), arrays | self.steps.arrays()
+
+    def run_second_pass(self) -> bool:
+        """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
+        steps = self.steps
+        steps.is_stored = False
+        active = [one for one in self.spare_learners if one.number not in steps.done]
+        found = steps.visit([Group(active)], f"pass {self.training.state.passes}")
+        is_last = self._total(found).relative_gap <= self.training.settings.tol
+        with self.seconds.measure("solve"):
+            return is_last or not steps.move(active, found)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.weights import AnyWeights
 
 __all__ = [
-    "TrainingState", "bound_before", "identity", "is_of", "may_resume", "refuse_other_settings",
-    "refuse_unfinished",
-    "run_to_resume", "same_run",
+    "TrainingState", "bound_before", "family_of", "identity", "is_of", "may_resume",
+    "refuse_other_settings", "refuse_unfinished", "run_to_resume", "same_run",
 ]  # fmt: skip
 
 # Settings that may change on resume: budgets, and settings that do not affect the result.
@@ -68,8 +67,6 @@ class TrainingState:
         Visits of the last pass that were cut short because lists of variables were full.
     is_done : bool
         Whether the training has finished its passes.
-    newton : dict or None
-        State of the second-order method, without arrays.
     best : dict or None
         State of the validation, without arrays.
     switched_after : int or None
@@ -96,7 +93,6 @@ class TrainingState:
     certificate: Certificate | None = None
     cut_short: int = 0
     is_done: bool = False
-    newton: dict[str, Any] | None = None
     best: dict[str, Any] | None = None
     switched_after: int | None = None
     calibrating: int = 0
@@ -127,6 +123,11 @@ class TrainingState:
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
         return cls(**mine)
+
+
+def family_of(record: Mapping[str, Any]) -> str:
+    """Return the family of the method that wrote a checkpoint; empty if there is none."""
+    return str(record.get("method", {}).get("family", ""))
 
 
 def identity(settings: Settings, store: BlockStore, weights: "AnyWeights | None") -> dict[str, Any]:

@@ -1,113 +1,122 @@
-"""A running training: its engine, state, checkpoints and certificates."""
+"""A running training: its state, its checkpoints, and what is judged, logged and reported.
+
+What it does with the rows is its method's; the loop over passes is `sbm.programs.training.fit`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.clock import clock
-from sbm.engine.engine import FULL_PASS, Engine, Pauses
-from sbm.engine.learners import HeldOut, set_active
+from sbm.engine.learners import Judge, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes
-from sbm.engine.pace import (
-    LEAST_PASSES,
-    PassCost,
-    choose_blocks,
-    choose_rounds,
-    foresee_passes,
-    is_falling,
-    passes_left,
-)
-from sbm.engine.snapshot import restore, snapshot
-from sbm.engine.sync import agree_on_unit
+from sbm.engine.pace import foresee_passes, is_falling
+from sbm.engine.reader import BlockReader
 from sbm.errors import StoreError
 from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
-from sbm.programs.training.newton import work_of
 from sbm.programs.training.ranks import any_of, forget_others
-from sbm.programs.training.setup import FOLDS, time_left
+from sbm.programs.training.setup import time_left
 from sbm.programs.training.state import TrainingState
-from sbm.programs.training.warmstart import PreviousRun
-from sbm.solver.gap import MOST_DRIFT, Certificate
-from sbm.solver.problem import OneClass
+from sbm.solver.gap import Certificate
 from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
 
-__all__ = ["CommitClock", "Training", "final_report", "pass_record"]
+__all__ = ["CommitClock", "Method", "Training", "final_report"]
 
-
-_NEAR = 0.1  # relative gap of weights that Newton's method starts from
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
 
-def pass_record(training: Training, done: Totals, is_whole: bool) -> dict[str, Any]:
-    """Return the figures of a finished pass.
+class Method(Protocol):
+    """What a training does with the rows of a pass, and how it certifies its weights.
 
-    Parameters
+    Attributes
     ----------
-    training : Training
-    done : Totals
-        Totals of the pass.
-    is_whole : bool
-        Whether all rows were visited; otherwise there is no estimate of the gap.
-
-    Returns
-    -------
-    dict
-        The line for the log, without certificate and validation.
+    seconds : Seconds
+    reader : BlockReader
+    restarts_passes : bool
+        Whether a pass that was interrupted starts anew, so that each one ends with a checkpoint.
+    falls_late : bool
+        Whether its gaps may fall late, and then fast.
     """
-    state, store, solvers = training.state, training.job.store, training.solvers
-    seconds, dual = training.spent(), training.dual
-    scale = max(abs(dual), _LEAST)
-    per_second = done.visits / max(seconds["solve"], 1e-9)
-    return {
-        "pass": state.passes,
-        "solver": training.solver_name,
-        "rounds": state.rounds[-1],
-        "elapsed": training.elapsed(),
-        "seconds": seconds,
-        "rows_per_second": per_second,
-        "nnz_per_second": per_second * store.nnz / store.n_rows,
-        "dual": dual,
-        "estimated_gap": done.gap if is_whole else None,
-        "estimated_relative_gap": min(done.gap / scale, _MOST) if is_whole else None,
-        "tol": training.settings.tol,
-        "passes_left": training.passes_left(),
-        "visits": done.visits,
-        "updates": done.updates,
-        "free_rows": state.free_rows,
-        "cache_rows": sum(s.working.cache_rows for s in solvers),
-        "cached_rows": sum(s.working.n_cached for s in solvers),
-        "cached_free": sum(s.count_free() for s in solvers),
-        "cached_zero": sum(s.working.count_zero() for s in solvers),
-        "cached_ages": _count_ages(training),
-        "cache_hits": done.cached,
-        "rows_at_rest": done.rest,
-        "visits_cut_short": done.starved,
-        "bytes_read": training.engine.reader.bytes_read,
-        "resident_bytes": resident_bytes(),
-    }
 
+    seconds: Seconds
+    reader: BlockReader
+    restarts_passes: bool
+    falls_late: bool
 
-def _count_ages(training: Training) -> list[int]:
-    """Return the number of cached rows by age: entered in the last pass, in the one before, ..."""
-    counts = [solver.working.count_ages() for solver in training.solvers]
-    return [sum(some) for some in itertools.zip_longest(*counts, fillvalue=0)]
+    @property
+    def name(self) -> str:
+        """What log and report call it."""
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """Its weights now, each of shape (n_weights, n_outputs of the problem)."""
+
+    @property
+    def dual(self) -> float:
+        """The dual value now, up to rounding: a lower bound on the objective."""
+
+    @property
+    def is_worth_judging(self) -> bool:
+        """Whether the weights of this pass can be better than those before it."""
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Run its threads inside this context."""
+
+    def start(self, start: StartPoint) -> None:
+        """Start from zero, or from an earlier model."""
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the checkpoint with this record."""
+
+    def ready(self) -> None:
+        """Prepare for the first pass of this process, if there is one."""
+
+    def run_pass(self) -> Totals:
+        """Read all rows once, or those that are enough."""
+
+    def may_be_done(self, done: Totals) -> bool:
+        """Whether the last pass may have reached the tolerance, so that a certificate is due."""
+
+    def certify(self, is_last: bool, is_best: bool) -> Certificate:
+        """Certify the weights; the best ones so far are kept with their certificate."""
+
+    def move(self, certificate: Certificate | None) -> bool:
+        """Choose the weights of the next pass; return False if no pass would improve them."""
+
+    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the blocks of the next pass if some are enough; None for all blocks."""
+
+    def carried(self) -> list[npt.NDArray[np.float64]] | None:
+        """Return the columns of W for another method if that is expected to be faster."""
+
+    def read_held_out(self, judge: Judge) -> None:
+        """Show the rows that no model learns from to a judge."""
+
+    def figures(self, done: Totals) -> dict[str, Any]:
+        """Return its own figures of a pass, for the log."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return its own entries of the report."""
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Return its state for a checkpoint: as JSON, with its ``family``, and arrays by name."""
 
 
 def final_report(training: Training) -> dict[str, Any]:
     """Return the report of a finished training; see `sbm.train`."""
-    state, certificate = training.state, training.state.certificate
+    state, certificate, method = training.state, training.state.certificate, training.method
     assert certificate is not None
     tol, validation = training.settings.tol, None
     if training.validation is not None:
@@ -119,19 +128,18 @@ def final_report(training: Training) -> dict[str, Any]:
         "converged": certificate.relative_gap <= tol,
         "validation": validation,
         "passes": state.passes,
-        "solver": training.solver_name,
-        "switched_after": state.switched_after,
         "rounds": state.rounds,
         "updates": state.totals.updates,
         "visits": state.totals.visits,
         "visits_cut_short": state.cut_short,
         "seconds": {"total": training.elapsed(), **asdict(training.seconds)},
-        "bytes_read": training.engine.reader.bytes_read,
+        "bytes_read": method.reader.bytes_read,
         "peak_rss_bytes": peak_bytes(),
+        **method.facts(),
         "blocks": len(training.job.own),
-        "decoded_blocks": len(training.engine.staying),
+        "decoded_blocks": len(training.job.staying),
         "passes_left": training.passes_left(),
-        "is_falling": is_falling(training.relative_gaps, tol, training.extra is not None),
+        "is_falling": is_falling(training.relative_gaps, tol, method.falls_late),
     }
 
 
@@ -166,43 +174,20 @@ class CommitClock:
         self.interval = max(COMMIT_SECONDS, COMMIT_SHARE * (self._last - begin))
 
 
-class Extra(Protocol):
-    """State of another solver, which checkpoints include."""
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-
-    def record(self) -> dict[str, Any]:
-        """Return its scalars, as JSON."""
-
-    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return its arrays by name."""
-
-    def restore(self, record: Mapping[str, Any]) -> None:
-        """Restore the state of the last checkpoint."""
-
-
 @dataclass
 class Training:
-    """A running training: runs passes, logs them, and writes checkpoints.
-
-    There is one learner, except for one-vs-rest with one variable per row: then each class has its
-    own learner with weights, cache and variables, and all of them work on the loaded block.
-    Calibration adds a second set of learners, which never see some of the rows and are not part of
-    the model.
+    """A running training: its state, and what all methods share.
 
     Attributes
     ----------
     job : TrainingPlan
     run : Run
         Receives the checkpoints.
+    make : callable
+        ``make(training)`` returns the method.
     state : TrainingState
-    engine : Engine
-    extra : Extra or None
-        The second-order method, if there is one.
+    method : Method
     validation : Validation or None
-    learners, spare_learners : list of Learner
     seconds : Seconds
     begin : float
         Start of this process, by `sbm.engine.clock.clock`, moved by the time that is not counted.
@@ -210,112 +195,63 @@ class Training:
 
     job: TrainingPlan
     run: Run
+    make: Callable[[Training], Method]
     state: TrainingState = field(default_factory=TrainingState)
 
     def __post_init__(self) -> None:
-        job, self.problems = self.job, self.job.share.problems
+        job = self.job
         self.settings, self.options, self.begin = job.settings, job.options, job.begin
-        n, self.validation = len(self.problems), job.validation
-        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
-        if self.validation is not None:
-            held_out = self.validation.held_out(job.plan, n)
-        self.engine = Engine(
-            job.store, job.settings, [*self.problems, *job.spare], job.plan, self.run,
-            self.options.progress, held_out=held_out, weights=job.weights,
-            read_rate=self.options.read_rate, comm=job.share.adding, own=job.own,
-            pauses=Pauses(self.is_late, self._after_step, self._stop_if_asked),
-            staying=job.plan.staying(job.own, job.reserved),
-        )  # fmt: skip
-        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
-        self.solvers = [learner.solver for learner in self.learners]
-        self.seconds = self.engine.seconds
+        self.problems, self.validation = job.share.problems, job.validation
+        self._commits, self._n_commits = CommitClock(), 0
+        self.method = self.make(self)
+        self.seconds = self.method.seconds
         self.seconds.compile = job.compile_seconds
-        self._pass_bytes = sum(c.size for part in job.plan.parts for c in part.chunks)
-        self._commits = CommitClock()
-        self._n_commits = 0
-        self.extra: Extra | None = None
         self.state.watch.tol = self.settings.tol
         self.state.mark = asdict(self.seconds)
 
     @property
     def weights(self) -> list[npt.NDArray[np.float64]]:
         """The weights of the model."""
-        return self.validation.weights if self.validation else [s.W for s in self.solvers]
+        return self.validation.weights if self.validation else self.method.weights
 
-    @property
-    def dual(self) -> float:
-        """Current dual value F(α), up to the drift of W."""
-        return math.fsum(solver.dual for solver in self.solvers)
+    def relative(self, gap: float) -> float:
+        """Return a gap relative to the dual value now."""
+        return gap / max(abs(self.method.dual), _LEAST)
 
     @property
     def relative_gaps(self) -> list[float]:
-        """Estimated gap after each whole pass of this solver, relative to the dual value now."""
-        scale, state = max(abs(self.dual), _LEAST), self.state
-        # All passes of a second solver are whole.
+        """Estimated gap after each whole pass of this method, relative to the dual value now."""
+        state = self.state
+        # All passes of a second method are whole.
         n = len(state.gaps) if state.switched_after is None else state.passes - state.switched_after
-        return [gap / scale for gap in state.gaps[len(state.gaps) - n :]]
-
-    @property
-    def solver_name(self) -> str:
-        """The method of the passes: "dual", "newton", "interior point" and others."""
-        return "dual" if self.extra is None else self.extra.name
+        return [self.relative(gap) for gap in state.gaps[len(state.gaps) - n :]]
 
     def passes_left(self) -> float | None:
         """Estimate the number of passes to the tolerance, if the last gaps show a trend."""
         return foresee_passes(self.relative_gaps, self.settings.tol)
 
-    # -------------------------------------------------------------------------------- start
-
     def start(self, start: StartPoint) -> None:
         """Resume, warm-start, or start from zero."""
         if self.validation is not None and start.carried is None:
-            self.validation.start([solver.W for solver in self.solvers])
+            self.validation.start(self.method.weights)
         if start.record is not None:
             self._resume(start.record)
-        elif start.earlier is not None:
-            self._start_from(start.earlier)
         elif start.carried is not None:
-            self.state = start.carried.state
-            self.state.switched_after = self.state.passes
-            self.engine.disk_before = self.state.seconds["disk"]
-            self.engine.reader.bytes_read = self.state.bytes_read
-            for name, value in self.state.seconds.items():
-                setattr(self.seconds, name, value)
-            columns = iter(start.carried.columns)
-            for solver in self.solvers:
-                solver.W.T[:] = list(itertools.islice(columns, solver.W.shape[1]))
-            self.options.progress.stage(
-                f"after pass {self.state.passes}: Newton's method; its first gaps may be larger"
-            )
-            self.commit()
+            self._go_on(start.carried)
+        else:
+            self.method.start(start)
         if not self.state.is_done:
-            self._agree_on_unit()
-
-    def _agree_on_unit(self) -> None:
-        """Give all ranks the same unit of the one-class offset."""
-        problem, comm = self.problems[0], self.job.share.adding
-        if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
-            return
-        first = next(visit_all(self.engine, "measure"), None)
-        agree_on_unit(comm, problem, None if first is None else first.rows)
+            self.method.ready()
 
     def _resume(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint of this run."""
         try:
             self.state = state = TrainingState.of(record)
-            for name, value in state.seconds.items():
-                setattr(self.seconds, name, value)
+            self._take_seconds()
             self.seconds.compile += self.job.compile_seconds
-            self.engine.disk_before = self.seconds.disk
-            self.engine.reader.bytes_read = state.bytes_read
-            needs_rows = not state.is_done or bool(self.job.spare)
-            restore(self.engine, record["engine"], self.run, needs_rows)
+            self.method.restore(record)
             if self.validation is not None and state.best is not None:
                 self.validation.restore(state.best, self.run)
-            if self.extra is not None and state.newton is not None:
-                self.extra.restore(state.newton)
-            if self.engine.now is not None:
-                self._set_pace()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(
                 f"cannot resume {self.run.folder} ({error}); use --fresh to start over"
@@ -324,144 +260,40 @@ class Training:
             f"resuming {self.run.folder} after {count(state.passes, 'pass')}; --fresh starts over"
         )
 
-    def _start_from(self, earlier: PreviousRun) -> None:
-        """Take W and alphas from an earlier run, certify them, and write a checkpoint."""
-        state = self.state
-        state.is_warm = not earlier.is_rescaled
-        set_active(self.spare_learners, False)
-        earlier.hand_over(self.run, self.job.plan, self.job.own)
-        state.certificate = certificate = earlier.start(self.engine, self.settings.tol)
-        set_active(self.spare_learners, True)
-        if self.judge(certificate.gap):
-            self.keep(certificate)
-        self.options.progress.note(
-            f"warm start: certified relative gap {certificate.relative_gap:.2e}"
+    def _go_on(self, carried: Carried) -> None:
+        """Go on from the state and the weights of another method."""
+        self.state = state = carried.state
+        state.switched_after = state.passes
+        self._take_seconds()
+        columns = iter(carried.columns)
+        for W in self.method.weights:
+            W.T[:] = [next(columns) for _ in range(W.shape[1])]
+        self.options.progress.stage(
+            f"after pass {state.passes}: Newton's method; its first gaps may be larger"
         )
-        state.is_done = certificate.relative_gap <= self.settings.tol
-        if self.extra is not None and certificate.dual < 0 and not state.is_done:
-            for solver in self.solvers:  # zeros, whose dual is 0, are a better start
-                solver.W[:] = 0.0
-        state.only = self._new_blocks(earlier)
         self.commit()
 
-    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
-        """Return the blocks with new rows for the first pass; None to visit all blocks.
+    def hand_over(self, columns: list[npt.NDArray[np.float64]]) -> Carried:
+        """Return the state and the columns of W, from which another method goes on."""
+        state = self.state
+        self.job.begin, state.seconds = self.begin, asdict(self.seconds)
+        state.bytes_read = self.method.reader.bytes_read
+        return Carried(state, columns)
 
-        The other blocks are already optimal until the new rows change W.
-        """
-        plan = self.job.plan
-        new = earlier.new_parts(plan)
-        some = 0 < len(new) < len(plan.parts) and self.settings.max_passes > 1
-        some = some and self.job.share.adding.size == 1
-        return self.engine.shuffled(1, new) if some else None
+    def _take_seconds(self) -> None:
+        """Count the seconds and bytes of the state as those of this process."""
+        for name, value in self.state.seconds.items():
+            setattr(self.seconds, name, value)
+        self.method.reader.disk_before = self.seconds.disk
+        self.method.reader.bytes_read = self.state.bytes_read
 
     # ------------------------------------------------------------------------------- a pass
 
-    def begin_pass(self) -> None:
-        """Choose the rounds and cache sizes of a pass; a resumed pass keeps its own."""
-        state = self.state
-        if self.engine.now is None:
-            state.rounds.append(self.rounds())
-            self._set_pace()
-            state.passes += 1
-            state.mark = asdict(self.seconds)
-
-    def add(self, totals: Mapping[int, Totals], free: Mapping[int, int]) -> Totals:
-        """Add up the results of `Engine.run_pass`, and write a checkpoint if it is due."""
-        state = self.state
-        if state.only is None:  # a partial pass does not count the free rows of other blocks
-            state.free_rows = sum(free[learner.number] for learner in self.learners)
-        done = Totals()
-        for learner in self.learners:
-            done.add(totals[learner.number])
-        state.totals.add(done)
-        state.cut_short, state.ended = done.starved, done
-        self.commit_if_due()
-        return done
-
-    def end_pass(
-        self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
-    ) -> None:
-        """Log the figures of a pass, and choose the blocks of the next one.
-
-        Parameters
-        ----------
-        done : Totals
-        certificate : Certificate or None
-            None if the model was not certified after this pass.
-        is_late : bool
-            Whether the time limit cut the pass short.
-        is_last : bool
-        """
-        state, validation = self.state, self.validation
-        is_whole = not is_late and state.only is None
-        record = pass_record(self, done, is_whole)
-        record |= {
-            "certificate": certificate.to_dict() if certificate else None,
-            "validation": None if validation is None else validation.figures(),
-        }
-        self.run.log({"event": "pass", **record})
-        self.options.progress.row(record)
-        state.only = None if is_last else self._part_of_pass(certificate)
-        state.ended, state.is_done = None, is_last
-        if is_last:
-            self.commit()
-
-    def carried(self) -> Carried | None:
-        """Return what Newton's method starts from, if it is expected to be faster."""
-        state, job, store = self.state, self.job, self.job.store
-        left = passes_left(self.relative_gaps, self.settings.tol)
-        if state.is_done or self.extra is not None or left is None or state.passes < LEAST_PASSES:
-            return None
-        if job.share.is_by_class:  # each rank is at a pass of its own
-            return None
-        visits = state.totals.visits // state.passes
-        is_enough = state.passes + left <= self.settings.max_passes
-        pays = work_of(store, self.problems).newton_pays(left, visits, is_enough, state.passes)
-        if not pays or not job.can_switch():
-            return None
-        job.begin, state.seconds = self.begin, asdict(self.seconds)
-        state.bytes_read = self.engine.reader.bytes_read
-        # Weights far from the optimum are a worse start than those of a sample.
-        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
-        columns = [keep * column for solver in self.solvers for column in solver.W.T]
-        return Carried(state, columns)
-
-    def _part_of_pass(self, certificate: Certificate | None) -> list[int] | None:
-        """Return the blocks of the next pass if some are enough; None for all blocks."""
-        state, blocks = self.state, range(len(self.job.plan.parts))
-        number = state.passes + 1
-        if certificate is None or not state.is_warm or number % FULL_PASS == 0:
-            return None
-        if self.job.share.adding.size > 1:  # ranks differ in the work that is left
-            return None
-        if len(state.gaps) < 2 or state.gaps[-2] == 0:
-            return None
-        shrink = state.gaps[-1] / state.gaps[-2]
-        n = choose_blocks(len(blocks), certificate.relative_gap, self.settings.tol, shrink)
-        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
-
-    def _set_pace(self) -> None:
-        """Set rounds and cache size of the current pass; the cache size is the same for all."""
-        free = {}
-        if self.state.free_rows is not None:
-            each = self.state.free_rows // len(self.learners)
-            free = {learner.number: each for learner in self.engine.learners}
-        self.engine.set_pace(self.state.rounds[-1], free, self.state.watch.stop)
-
-    def rounds(self) -> int:
-        """Return the rounds of the next pass."""
-        spent, state = self.spent(), self.state
-        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
-        rounds = choose_rounds(
-            self.settings.rounds, len(self.job.plan.parts), state.rounds, last,
-            self.problems[0].listed, state.is_warm, self.job.share.adding.size,
-            whole=self.engine.whole_work,
-        )  # fmt: skip
-        if self.settings.rounds != "auto" or not self.engine.whole_work or self.job.comm.size > 1:
-            return rounds
-        trial = work_of(self.job.store, self.problems).trial_rounds(state.passes)
-        return trial if trial < rounds and self.job.can_switch() else rounds
+    def begin_pass(self, rounds: int) -> None:
+        """Count a pass of this many rounds."""
+        self.state.rounds.append(rounds)
+        self.state.passes += 1
+        self.state.mark = asdict(self.seconds)
 
     def spent(self) -> dict[str, float]:
         """Return the seconds since the start of the last pass, by activity."""
@@ -477,73 +309,95 @@ class Training:
         """
         if self.validation is None:
             return False
-        weights = [solver.W for solver in self.solvers]
-        relative = gap / max(abs(self.dual), _LEAST)
         with self.seconds.measure("certify"):
             return self.validation.judge(
-                self.state.passes, self.problems, weights, relative, self.engine,
-                self._stop_if_asked,
+                self.state.passes, self.problems, self.method.weights, self.relative(gap),
+                self.method.read_held_out, self.stop_if_asked,
             )  # fmt: skip
 
     def keep(self, certificate: Certificate) -> None:
         """Keep the weights, which were judged to be the best."""
         assert self.validation is not None
-        self.validation.keep([solver.W for solver in self.solvers], certificate)
+        self.validation.keep(self.method.weights, certificate)
 
     @property
     def is_over(self) -> bool:
         """Whether the validation ends the training."""
         return self.validation is not None and self.validation.is_over
 
-    # -------------------------------------------------------------------------- certificates
+    def end_pass(
+        self, done: Totals, certificate: Certificate | None, is_late: bool, is_last: bool
+    ) -> None:
+        """Log the figures of a pass, and choose the blocks of the next one.
 
-    def is_certificate_due(self, done: Totals) -> bool:
-        """Return whether the last pass may have reached the tolerance."""
-        state = self.state
-        if state.only is not None:  # a partial pass has no estimate
-            return state.passes > 1  # the first partial pass visits only new blocks
-        state.gaps.append(done.gap)
-        return state.watch.is_due(done.gap, self.dual, self.job.plan.is_whole)
-
-    def certify(self, is_last: bool, is_best: bool = False) -> Certificate:
-        """Evaluate primal and dual at fixed W and alphas.
-
-        If more passes follow, the weights are replaced by weights computed from the alphas. After
-        the last pass they stay as certified, because they become the model.
+        Parameters
+        ----------
+        done : Totals
+        certificate : Certificate or None
+            None if the model was not certified after this pass.
+        is_late : bool
+            Whether the time limit cut the pass short.
+        is_last : bool
         """
-        set_active(self.spare_learners, False)
-        certificate, found = certify(self.engine)
-        set_active(self.spare_learners, True)
-        if certificate.drift > MOST_DRIFT:
-            raise StoreError(
-                f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
-                "this is a bug in sbm, please report it"
-            )
-        if is_best:
-            self.keep(certificate)
-        if certificate.relative_gap > self.settings.tol and not is_last:
-            replace_weights(self.engine, found)
-        self.state.certificate = certificate
-        if self.state.only is None:
-            self.state.watch.learn(certificate.relative_gap)
-        return certificate
+        state = self.state
+        state.totals.add(done)
+        state.cut_short = done.starved
+        if state.only is None:  # a partial pass has no estimate
+            state.gaps.append(min(done.gap, _MOST))
+        self._log(done, certificate, is_whole=not is_late and state.only is None)
+        state.only = None if is_last else self.method.next_blocks(certificate)
+        state.ended, state.is_done = None, is_last
+        if is_last:
+            self.commit()
+        else:
+            self.commit_if_due(0.0 if self.method.restarts_passes else None)
+
+    def _log(self, done: Totals, certificate: Certificate | None, is_whole: bool) -> None:
+        """Log the figures of a pass; there is no estimate of the gap unless it was whole."""
+        state, store, method = self.state, self.job.store, self.method
+        seconds = self.spent()
+        per_second = done.visits / max(seconds["solve"], 1e-9)
+        record = {
+            "pass": state.passes,
+            "solver": method.name,
+            "rounds": state.rounds[-1],
+            "elapsed": self.elapsed(),
+            "seconds": seconds,
+            "rows_per_second": per_second,
+            "nnz_per_second": per_second * store.nnz / store.n_rows,
+            "dual": method.dual,
+            "estimated_gap": done.gap if is_whole else None,
+            "estimated_relative_gap": min(self.relative(done.gap), _MOST) if is_whole else None,
+            "tol": self.settings.tol,
+            "passes_left": self.passes_left(),
+            "visits": done.visits,
+            "updates": done.updates,
+            "free_rows": state.free_rows,
+            "cache_hits": done.cached,
+            "rows_at_rest": done.rest,
+            "visits_cut_short": done.starved,
+            "bytes_read": method.reader.bytes_read,
+            "resident_bytes": resident_bytes(),
+            **method.figures(done),
+            "certificate": certificate.to_dict() if certificate else None,
+            "validation": None if self.validation is None else self.validation.figures(),
+        }
+        self.run.log({"event": "pass", **record})
+        self.options.progress.row(record)
 
     # ------------------------------------------------------------------- checkpoints and end
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two steps."""
         with self._commits.measure(), self.seconds.measure("write"):
-            place, arrays = snapshot(self.engine)
-            if self.extra is not None:
-                self.state.newton = self.extra.record()
-                arrays |= self.extra.arrays()
+            method, arrays = self.method.snapshot()
             if self.validation is not None:
                 self.state.best = self.validation.record()
                 arrays |= self.validation.arrays()
             self.state.seconds = asdict(self.seconds)
-            self.state.bytes_read = self.engine.reader.bytes_read
+            self.state.bytes_read = self.method.reader.bytes_read
             now = replace(self.state, elapsed=self.elapsed())
-            self.run.commit({**self.job.itself, **now.record(), "engine": place}, arrays)
+            self.run.commit({**self.job.itself, **now.record(), "method": method}, arrays)
             if self._n_commits > 0:  # at a second checkpoint all ranks have written the first
                 forget_others(run_folder(self.job.path), self.job.comm.size)
             self._n_commits += 1
@@ -578,11 +432,11 @@ class Training:
             self.job.may_plan_with_less = True  # all ranks raise this error
             raise MemoryError
 
-    def _after_step(self) -> None:
+    def after_step(self) -> None:
         """Write a checkpoint during a pass if it is due."""
         self.commit_if_due(math.inf)  # only `checkpoint_every` counts
 
-    def _stop_if_asked(self) -> None:
+    def stop_if_asked(self) -> None:
         """Stop if asked to, during a read that changes nothing; no checkpoint is needed.
 
         Ranks that sync cannot stop here, because each has read a different number of blocks.

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
-from sbm.engine.certificate import visit_all
-from sbm.engine.engine import Engine
 from sbm.engine.kernels import prepare
-from sbm.engine.learners import JUDGED, GivenFolds, Group, HeldOut, set_active
+from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import choose_task, model_codes, model_labels
 from sbm.engine.progress import Progress
@@ -225,8 +223,8 @@ class Validation:
         problems: Sequence[AnyProblem],
         weights: Sequence[Floats],
         gap: float,
-        engine: Engine | None = None,
-        after_batch: Callable[[], None] = lambda: None,
+        read_held_out: Callable[[Judge], None],
+        after_batch: Callable[[], None],
     ) -> bool:
         """Judge weights; return whether they are the best so far.
 
@@ -241,8 +239,8 @@ class Validation:
             One array per problem.
         gap : float
             Relative, possibly estimated.
-        engine : Engine, optional
-            Reads the rows that are held out; its learners have these weights.
+        read_held_out : callable
+            Shows the rows that are held out, with these weights, to a judge.
         after_batch : callable
             Called after each batch of a file; may raise.
 
@@ -253,14 +251,7 @@ class Validation:
         """
         found = Evaluation(self._metric, problems[0], self._store, True)
         if self._path is None:
-            assert engine is not None
-            group = Group(engine.learners, found)
-            set_active(engine.learners, False)  # no alphas are needed
-            try:
-                for visit in visit_all(engine, "validate"):
-                    group.evaluate(visit.rows, visit.folds)
-            finally:
-                set_active(engine.learners, True)
+            read_held_out(found)
         else:
             self._judge_file(found, problems, weights, after_batch)
         score, best = found.figure, self._best

@@ -23,8 +23,8 @@ from sbm.engine.learners import Folds, HeldOut
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.errors import StoreError
+from sbm.programs.training.columns import ColumnSteps, sparse_problems, total_certificate
 from sbm.programs.training.evaluation import Evaluation
-from sbm.programs.training.l1 import ColumnSteps, sparse_problems, total_certificate
 from sbm.programs.tuning.grid import Grid, known_figures
 from sbm.programs.tuning.state import LOOSER, table_report
 from sbm.settings import Settings

@@ -1,0 +1,309 @@
+"""Dual coordinate descent on blocks and cache: Algorithm 1 of Chang & Roth 2011."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.certificate import certify, replace_weights, visit_all
+from sbm.engine.engine import FULL_PASS, Engine, Pauses
+from sbm.engine.learners import Group, HeldOut, Judge, set_active
+from sbm.engine.pace import LEAST_PASSES, PassCost, choose_blocks, choose_rounds, passes_left
+from sbm.engine.snapshot import restore, snapshot
+from sbm.engine.sync import agree_on_unit
+from sbm.errors import StoreError
+from sbm.programs.training.job import StartPoint
+from sbm.programs.training.newton import work_of
+from sbm.programs.training.setup import FOLDS
+from sbm.programs.training.training import Training
+from sbm.programs.training.warmstart import PreviousRun
+from sbm.solver.gap import MOST_DRIFT, Certificate
+from sbm.solver.problem import OneClass
+from sbm.solver.step import Totals
+
+__all__ = ["Dual", "RowMethod"]
+
+_NEAR = 0.1  # relative gap of weights that Newton's method starts from
+
+
+class RowMethod:
+    """A method whose learners visit rows, and which starts from variables of an earlier run.
+
+    There is one learner, except for one-vs-rest with one variable per row: then each class has its
+    own learner with weights, cache and variables, and all of them work on the loaded block.
+    Calibration adds a second set of learners, which never see some of the rows and are not part of
+    the model.
+
+    Parameters
+    ----------
+    training : Training
+
+    Attributes
+    ----------
+    engine : Engine
+    learners, spare_learners : list of Learner
+    """
+
+    family: str
+    restarts_passes, falls_late, is_worth_judging = False, False, True
+
+    def __init__(self, training: Training) -> None:
+        # A cycle would keep all arrays until the next garbage collection.
+        self.training: Training = weakref.proxy(training)
+        job = training.job
+        n, validation = len(training.problems), training.validation
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
+        if validation is not None:
+            held_out = validation.held_out(job.plan, n)
+        self.engine = Engine(
+            job.store, job.settings, [*training.problems, *job.spare], job.plan, training.run,
+            job.options.progress, held_out=held_out, weights=job.weights,
+            read_rate=job.options.read_rate, comm=job.share.adding, own=job.own,
+            pauses=Pauses(training.is_late, training.after_step, training.stop_if_asked),
+            staying=job.staying,
+        )  # fmt: skip
+        self.seconds, self.reader = self.engine.seconds, self.engine.reader
+        self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
+        self.solvers = [learner.solver for learner in self.learners]
+
+    @property
+    def weights(self) -> list[npt.NDArray[np.float64]]:
+        """The weights of each problem."""
+        return [solver.W for solver in self.solvers]
+
+    @property
+    def dual(self) -> float:
+        """Current dual value F(α), up to the drift of W."""
+        return math.fsum(solver.dual for solver in self.solvers)
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Run the threads inside this context."""
+        return self.engine.at_work()
+
+    def start(self, start: StartPoint) -> None:
+        """Take W and alphas from an earlier run if there is one; certify and save them."""
+        if (earlier := start.earlier) is None:
+            return
+        training, state = self.training, self.training.state
+        tol, plan, own = training.settings.tol, training.job.plan, training.job.own
+        state.is_warm = not earlier.is_rescaled
+        set_active(self.spare_learners, False)
+        earlier.hand_over(training.run, plan, own)
+        state.certificate = certificate = earlier.start(self.engine, tol)
+        set_active(self.spare_learners, True)
+        if training.judge(certificate.gap):
+            training.keep(certificate)
+        training.options.progress.note(
+            f"warm start: certified relative gap {certificate.relative_gap:.2e}"
+        )
+        state.is_done = certificate.relative_gap <= tol
+        if not state.is_done:
+            self.take_up(certificate)
+        state.only = self._new_blocks(earlier)
+        training.commit()
+
+    def take_up(self, certificate: Certificate) -> None:
+        """Choose the first weights, given the certificate of those of an earlier run."""
+
+    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
+        """Return the blocks with new rows for the first pass; None to visit all blocks.
+
+        The other blocks are already optimal until the new rows change W.
+        """
+        plan = self.training.job.plan
+        new = earlier.new_parts(plan)
+        some = 0 < len(new) < len(plan.parts) and self.training.settings.max_passes > 1
+        some = some and self.engine.comm.size == 1
+        return self.engine.shuffled(1, new) if some else None
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the last checkpoint."""
+        needs_rows = not self.training.state.is_done or bool(self.spare_learners)
+        restore(self.engine, record["method"], self.training.run, needs_rows)
+
+    def ready(self) -> None:
+        """Give all ranks the same unit of the one-class offset."""
+        problem, comm = self.training.problems[0], self.engine.comm
+        if comm.size == 1 or not isinstance(problem, OneClass) or problem.unit != 0.0:
+            return
+        first = next(visit_all(self.engine, "measure"), None)
+        agree_on_unit(comm, problem, None if first is None else first.rows)
+
+    def read_held_out(self, judge: Judge) -> None:
+        """Show the rows that no learner learns from to a judge."""
+        group = Group(self.engine.learners, judge)
+        set_active(self.engine.learners, False)  # no alphas are needed
+        try:
+            for visit in visit_all(self.engine, "validate"):
+                group.evaluate(visit.rows, visit.folds)
+        finally:
+            set_active(self.engine.learners, True)
+
+    def rounds(self) -> int:
+        """Return the rounds of the next pass."""
+        return 1
+
+    def run_second_pass(self) -> bool:
+        """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
+        raise NotImplementedError
+
+    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
+        """Visit all blocks in the next pass."""
+        return None
+
+    def carried(self) -> list[npt.NDArray[np.float64]] | None:
+        """Go on with this method."""
+        return None
+
+    def figures(self, done: Totals) -> dict[str, Any]:
+        """Return the figures of the cache."""
+        working = [solver.working for solver in self.solvers]
+        ages = itertools.zip_longest(*(some.count_ages() for some in working), fillvalue=0)
+        return {
+            "cache_rows": sum(some.cache_rows for some in working),
+            "cached_rows": sum(some.n_cached for some in working),
+            "cached_free": sum(solver.count_free() for solver in self.solvers),
+            "cached_zero": sum(some.count_zero() for some in working),
+            "cached_ages": [sum(some) for some in ages],
+        }
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Return the state of the learners."""
+        place, arrays = snapshot(self.engine)
+        return {"family": self.family, **place}, arrays
+
+
+class Dual(RowMethod):
+    """Selective block minimization: each block is solved together with the cache."""
+
+    name = family = "dual"
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._pass_bytes = sum(c.size for part in training.job.plan.parts for c in part.chunks)
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the last checkpoint, which may be inside a pass."""
+        super().restore(record)
+        if self.engine.now is not None:
+            self._set_pace()
+
+    def run_pass(self) -> Totals:
+        """Run an outer iteration of Algorithm 1; one that was interrupted keeps its pace."""
+        training, state = self.training, self.training.state
+        if self.engine.now is None:
+            training.begin_pass(self.rounds())
+            self._set_pace()
+        totals, free = self.engine.run_pass(state.passes, only=state.only)
+        if state.only is None:  # a partial pass does not count the free rows of other blocks
+            state.free_rows = sum(free[learner.number] for learner in self.learners)
+        state.ended = done = Totals()
+        for learner in self.learners:
+            done.add(totals[learner.number])
+        training.commit_if_due()
+        return done
+
+    def _set_pace(self) -> None:
+        """Set rounds and cache size of the current pass; the cache size is the same for all."""
+        state, free = self.training.state, dict[int, int]()
+        if state.free_rows is not None:
+            each = state.free_rows // len(self.learners)
+            free = {learner.number: each for learner in self.engine.learners}
+        self.engine.set_pace(state.rounds[-1], free, state.watch.stop)
+
+    def rounds(self) -> int:
+        """Return the rounds of the next pass."""
+        training, state = self.training, self.training.state
+        job, settings, spent = training.job, training.settings, training.spent()
+        last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
+        rounds = choose_rounds(
+            settings.rounds, len(job.plan.parts), state.rounds, last,
+            training.problems[0].listed, state.is_warm, self.engine.comm.size,
+            whole=self.engine.whole_work,
+        )  # fmt: skip
+        if settings.rounds != "auto" or not self.engine.whole_work or job.comm.size > 1:
+            return rounds
+        trial = work_of(job.store, training.problems).trial_rounds(state.passes)
+        return trial if trial < rounds and job.can_switch() else rounds
+
+    def may_be_done(self, done: Totals) -> bool:
+        """Whether the estimate of the gap is small enough for a certificate, which costs a read."""
+        state = self.training.state
+        if state.only is not None:  # a partial pass has no estimate
+            return state.passes > 1  # the first partial pass visits only new blocks
+        return state.watch.is_due(done.gap, self.dual, self.training.job.plan.is_whole)
+
+    def certify(self, is_last: bool, is_best: bool) -> Certificate:
+        """Evaluate primal and dual at fixed W and alphas.
+
+        If more passes follow, the weights are replaced by weights computed from the alphas. After
+        the last pass they stay as certified, because they become the model.
+        """
+        training, state = self.training, self.training.state
+        set_active(self.spare_learners, False)
+        certificate, by_learner = certify(self.engine)
+        set_active(self.spare_learners, True)
+        if certificate.drift > MOST_DRIFT:
+            raise StoreError(
+                f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
+                "this is a bug in sbm, please report it"
+            )
+        if is_best:
+            training.keep(certificate)
+        if certificate.relative_gap > training.settings.tol and not is_last:
+            replace_weights(self.engine, by_learner)
+        if state.only is None:
+            state.watch.learn(certificate.relative_gap)
+        return certificate
+
+    def move(self, certificate: Certificate | None) -> bool:
+        """Go on: W moves with every visit of a row."""
+        return True
+
+    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the blocks of the next pass if some are enough, close to the optimum."""
+        state, blocks = self.training.state, range(len(self.training.job.plan.parts))
+        number = state.passes + 1
+        if certificate is None or not state.is_warm or number % FULL_PASS == 0:
+            return None
+        if self.engine.comm.size > 1:  # ranks differ in the work that is left
+            return None
+        if len(state.gaps) < 2 or state.gaps[-2] == 0:
+            return None
+        shrink = state.gaps[-1] / state.gaps[-2]
+        n = choose_blocks(len(blocks), certificate.relative_gap, self.training.settings.tol, shrink)
+        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
+
+    def carried(self) -> list[npt.NDArray[np.float64]] | None:
+        """Return the columns of W if Newton's method is expected to be faster from here."""
+        training, state, job = self.training, self.training.state, self.training.job
+        left = passes_left(training.relative_gaps, training.settings.tol)
+        if left is None or state.passes < LEAST_PASSES:
+            return None
+        if job.share.is_by_class:  # each rank is at a pass of its own
+            return None
+        visits = state.totals.visits // state.passes
+        is_enough = state.passes + left <= training.settings.max_passes
+        work = work_of(job.store, training.problems)
+        if not work.newton_pays(left, visits, is_enough, state.passes) or not job.can_switch():
+            return None
+        # Weights far from the optimum are a worse start than those of a sample.
+        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
+        return [keep * column for W in self.weights for column in W.T]
+
+    def facts(self) -> dict[str, Any]:
+        """Return which method it is."""
+        return {"solver": self.name, "switched_after": None}
+
+    def run_second_pass(self) -> bool:
+        """Run a pass of the learners of `--calibrate`; return whether their gap is small enough."""
+        group, state = Group(self.spare_learners), self.training.state
+        totals, _ = self.engine.run_pass(state.passes + state.calibrating)
+        return state.watch.is_due(*group.estimate(totals))
