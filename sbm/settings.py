@@ -581,11 +581,17 @@ class Settings:
         """The memory limit in bytes."""
         return int(self.mem)
 
-    def for_dual(self) -> "Settings":
-        """Return settings for the dual solver, whose bias is regularised; or for sparse models."""
-        if self.penalty != "l2":
-            return replace(self, solver="dual")
-        return replace(self, solver="dual", intercept=False, bias=self.bias_value)
+    @property
+    def first_solver(self) -> str:
+        """The solver that a training begins with; with ``auto``, the rows may suggest another."""
+        if self.solver != "auto":
+            return self.solver
+        return "newton" if self.intercept and self.penalty == "l2" else "dual"
+
+    @property
+    def method(self) -> str:
+        """The method that a training begins with: ``columns``, ``newton`` or ``dual``."""
+        return "columns" if self.penalty != "l2" else self.first_solver
 
     @property
     def bias_value(self) -> float:

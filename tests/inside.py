@@ -26,6 +26,7 @@ from sbm.distributed.comm import (
     world,
 )
 from sbm.distributed.launch import launch_line
+from sbm.engine import clock as engine_clock_module
 from sbm.engine import columns as engine_columns_module
 from sbm.engine import kernels as engine_kernels_module
 from sbm.engine import machine as engine_machine_module
@@ -136,15 +137,16 @@ from sbm.programs.train import train, train_ranks
 from sbm.programs.training import columns as training_columns_module
 from sbm.programs.training import dual as training_dual_module
 from sbm.programs.training import ranks as training_ranks_module
-from sbm.programs.training import setup as training_setup_module
 from sbm.programs.training import turns as training_turns_module
 from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
-from sbm.programs.training.job import TrainingPlan, TrainOptions
+from sbm.programs.training.job import Job, TrainOptions
+from sbm.programs.training.needs import shape_of
 from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
-from sbm.programs.training.setup import open_run, shape_of
+from sbm.programs.training.state import open_run
+from sbm.programs.training.task import Task
 from sbm.programs.training.training import Training
 from sbm.programs.training.turns import divide_classes
 from sbm.programs.training.validation import hold_out
@@ -214,7 +216,7 @@ _PLACES = {
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
     "Dealer": "sbm.programs.split",
-    "EVICTED_BYTES": "sbm.programs.training.setup",
+    "EVICTED_BYTES": "sbm.programs.training.state",
     "FIRST_BLOCK": "sbm.programs.streaming.state",
     "FREQUENT": "sbm.engine.sync",
     "JUDGED": "sbm.programs.streaming.state",
@@ -237,12 +239,12 @@ _PLACES = {
     "SMALL_BLOCK": "sbm.programs.splitting.deal",
     "SPARE": "sbm.engine.sync",
     "SUMS": "sbm.engine.sync",
-    "UNWRITTEN_BYTES": "sbm.programs.training.setup",
+    "UNWRITTEN_BYTES": "sbm.programs.training.state",
     "Unpacked": "sbm.inputs.text",
     "_CLOSE": "sbm.engine.machine",
     "_DENSE_CLASSES": "sbm.models.metrics",
     "_EXACT_ROWS": "sbm.models.metrics",
-    "_LEAST_NEAR": "sbm.programs.training.newton",
+    "_LEAST_NEAR": "sbm.programs.training.needs",
     "_LISTING": "sbm.inputs.remote",
     "_NEW_IDS": "sbm.programs.streaming.arrivals",
     "_NNZ": "sbm.programs.cat",
@@ -275,7 +277,7 @@ _PLACES = {
     "info": "sbm.programs.info",
     "kernels.is_ready": "sbm.engine.kernels",
     "matrices.PIECE": "sbm.inputs.matrices",
-    "newton.MOST_FEATURES": "sbm.programs.training.newton",
+    "MOST_FEATURES": "sbm.programs.training.task",
     "picture._CELLS": "sbm.programs.reporting.picture",
     "plan": "sbm.programs.plan",
     "plan_stream": "sbm.programs.streaming.state",
@@ -286,7 +288,6 @@ _PLACES = {
     "room_for_rows": "sbm.programs.splitting.deal",
     "rows_ahead": "sbm.solver.problem",
     "run_compiler": "sbm.compiled",
-    "setup.MOST_FEATURES": "sbm.programs.training.setup",
     "table._CELLS": "sbm.inputs.table",
     "text.PIECE": "sbm.inputs.text",
     "usable_threads": "sbm.programs.training.ranks",
@@ -370,6 +371,7 @@ __all__ = [
     "IdTable",
     "Incremental",
     "InputOptions",
+    "Job",
     "Labels",
     "Limit",
     "LineChart",
@@ -418,11 +420,11 @@ __all__ = [
     "StatusFile",
     "Step",
     "StreamPlan",
+    "Task",
     "Terminal",
     "TextOptions",
     "TrainOptions",
     "Training",
-    "TrainingPlan",
     "Tuning",
     "Unpacked",
     "Work",
@@ -454,6 +456,7 @@ __all__ = [
     "divide_classes",
     "encode_record",
     "encode_rows",
+    "engine_clock_module",
     "engine_columns_module",
     "engine_kernels_module",
     "engine_machine_module",
@@ -555,7 +558,6 @@ __all__ = [
     "training_columns_module",
     "training_dual_module",
     "training_ranks_module",
-    "training_setup_module",
     "training_turns_module",
     "tune",
     "tuning_sparse_module",

@@ -19,6 +19,7 @@ from inside import (
     HeldOut,
     Lists,
     Progress,
+    Task,
     WorkingSet,
     certify_each,
     fork,
@@ -58,7 +59,9 @@ def engine_of(folder, model, settings, Cs, **options):
     """A running engine, with the learners of each C, and its store."""
     store = BlockStore(folder)
     problems = [p for C in Cs for p in make_problems(dataclasses.replace(settings, C=C), store)]
-    shape = shape_of(settings, store, problems, models=len(Cs) if "folds" in options else 1)
+    models = len(Cs) if "folds" in options else 1
+    share = dataclasses.replace(Task.of(settings, store).share, every=problems)
+    shape = shape_of(Task(settings, store, share, models=models))
     plan = plan_training(store, 400_000_000, settings.cache_frac, shape)
     with open_run(model, problems, plan) as run:
         engine = Engine(store, settings, problems, plan, run, Progress(), **options)

@@ -243,7 +243,7 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
     with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
         sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
     with pytest.MonkeyPatch.context() as context:
-        patch(context, "setup.MOST_FEATURES", 100)
+        patch(context, "MOST_FEATURES", 100)
         with pytest.raises(sbm.MemoryPlanError, match="bias=1 instead of intercept=True"):
             sbm.train(store, None, {"intercept": True, "mem": "200MB"})
 
@@ -318,7 +318,7 @@ for k, (loss, more) in enumerate([("hinge", {}), ("log_loss", {}), ("epsilon_ins
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count as too many features for a matrix what is not."""
-    patch(monkeypatch, "newton.MOST_FEATURES", 3)
+    patch(monkeypatch, "MOST_FEATURES", 3)
 
 
 @pytest.mark.parametrize("C", [0.1, 100.0])
@@ -330,7 +330,7 @@ def test_products_reach_the_optimum_of_matrices(
     store = make_store(tmp_path, X, y, blocks=4)
     settings = {**case.at(C), "bias": 1.0, **FIRM}
     peer = sbm.train(store, tmp_path / "m.model", settings)
-    patch(monkeypatch, "newton.MOST_FEATURES", 3)
+    patch(monkeypatch, "MOST_FEATURES", 3)
     model, report = sbm.train(store, tmp_path / "p.model", settings)
     assert report["converged"]
     assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-9)
@@ -429,7 +429,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     store = make_store(tmp_path, X, np.sign(X[:, 0] + 0.1), blocks=12)
     settings = {"loss": "log_loss", "solver": "newton", "max_passes": 2, "bias": 0.0}
     with pytest.MonkeyPatch.context() as context:
-        patch(context, "newton.MOST_FEATURES", 3)
+        patch(context, "MOST_FEATURES", 3)
         with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
@@ -438,7 +438,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
 def test_conjugate_gradients_end_where_the_gradient_is_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch(monkeypatch, "newton.MOST_FEATURES", 0)
+    patch(monkeypatch, "MOST_FEATURES", 0)
     rows = [f"{s}1 {k}:1 {k + 7}:1\n" for k in range(1, 20) for s in "+-"]
     (tmp_path / "a.svm").write_text("".join(rows))
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", blocks=2)

@@ -157,7 +157,7 @@ def test_newton_folds_keep_their_matrix(data, tmp_path, monkeypatch):
     """Products would need the rows of every fold in memory."""
     found = []
     for most in (5000, 3):
-        patch(monkeypatch, "newton.MOST_FEATURES", most)
+        patch(monkeypatch, "MOST_FEATURES", most)
         how = {"loss": "log_loss", "solver": "newton", "tol": 1e-6}
         report = tune(data / "2-4.sbm", tmp_path, (0.1, 1), folds=3, **how)[1]
         found.append(without_seconds(report["settings"]))

@@ -11,16 +11,17 @@ import pytest
 import scipy.sparse
 from inside import (
     BlockStore,
+    Job,
     Model,
     SerialComm,
     SparseWeights,
-    TrainingPlan,
+    Task,
     TrainOptions,
     divide_classes,
     patch,
 )
+from inside import engine_clock_module as engine_clock
 from inside import training_ranks_module as ranks
-from inside import training_setup_module as setup
 from inside import training_turns_module as turns
 
 import sbm
@@ -116,27 +117,28 @@ def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
     report |= {"passes_left": None, "is_falling": True, "resumed": False}
 
     def train(part):
-        limits.append(part.settings.time_limit)
+        limits.append(part.asked.time_limit)
         now[0] = max(now[0] + 4.0, 1000.0 + limits[-1]) + after
         return None, report | {"seconds": {"total": now[0] - 1000.0}}
 
-    for module in (turns, setup):
+    for module in (turns, engine_clock):
         monkeypatch.setattr(module, "clock", lambda: now[0])
     patch(monkeypatch, "_join", lambda *some: SimpleNamespace(save=Path.touch))
     monkeypatch.setattr(turns.Model, "load", lambda *some, **more: None)
     settings = sbm.Settings(**SETTINGS, time_limit=100.0)
-    job = TrainingPlan(BlockStore(store), tmp_path / "m.model", settings, TrainOptions(),
-                       1000.0, SerialComm())  # fmt: skip
-    _, total = turns.train_in_turns(job, [slice(k, k + 5) for k in range(0, 30, 5)], train)
+    rows = BlockStore(store)
+    job = Job(rows, tmp_path / "m.model", settings, TrainOptions(), 1000.0, SerialComm())
+    task = Task.of(settings, rows)
+    _, total = turns.train_in_turns(job, task, [slice(k, k + 5) for k in range(0, 30, 5)], train)
     assert len(limits) == 6
     assert total["seconds"]["total"] == pytest.approx(100.0)
 
 
 def test_turn_has_no_more_classes_than_a_checkpoint_holds(store, monkeypatch):
     settings = sbm.Settings(**SETTINGS, mem="1GB")
-    assert divide_classes(settings, BlockStore(store)) == [slice(0, N_CLASSES)]
+    assert divide_classes(Task.of(settings, BlockStore(store))) == [slice(0, N_CLASSES)]
     patch(monkeypatch, "MOST_CLASSES", 11)
-    cut = divide_classes(settings, BlockStore(store))
+    cut = divide_classes(Task.of(settings, BlockStore(store)))
     assert [(one.start, one.stop) for one in cut] == [(0, 10), (10, 20), (20, 30)]
 
 

@@ -1,11 +1,12 @@
 """A clock that excludes the time for compiling kernels."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["clock", "compile_seconds", "stopped_clock"]
+__all__ = ["clock", "compile_seconds", "seconds_left", "stopped_clock"]
 
 _lock = threading.Lock()
 _compilers = 0  # running now
@@ -23,6 +24,11 @@ def clock() -> float:
     """Return `time.perf_counter` minus `compile_seconds`."""
     with _lock:
         return (_since if _compilers else time.perf_counter()) - _lost
+
+
+def seconds_left(limit: float | str | None, begin: float) -> float:
+    """Return the seconds left of a limit that is counted from `begin`; infinity without one."""
+    return math.inf if limit is None else float(limit) - (clock() - begin)
 
 
 @contextmanager

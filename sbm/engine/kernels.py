@@ -42,12 +42,12 @@ def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: boo
 
     `weighted` is for rows whose weights do not come from the setting.
     """
-    if settings.penalty != "l2":
+    if settings.method == "columns":
         return SPARSE
     name = str(problems[0].loss.kernel)
     if problems[0].listed:
         name = "multiclass" if problems[0].loss.joint else "one-vs-rest"
-    if settings.solver == "newton":
+    if settings.method == "newton":
         name += NEWTON
     return name + WEIGHTED if weighted or settings.weights is not None else name
 

@@ -165,7 +165,7 @@ def _classify(
         )
     weights = _class_weights(settings, rows, labels, counts)
     _check_costs([settings.C, *(settings.C * weight for weight in weights)])
-    is_listed = loss.kind is not None and settings.solver != "newton" and settings.penalty == "l2"
+    is_listed = loss.kind is not None and settings.method == "dual"
     if loss.joint or (len(labels) > 2 and is_listed and len(present) > 1):
         costs = settings.C * np.array(weights)
         return [MultiProblem(loss, costs, settings.C, settings.bias)]

@@ -13,26 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbm.distributed.comm import Replicas
+from sbm.distributed.comm import Comm, Replicas
 from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.machine import return_freed_memory
-from sbm.engine.memory import MemoryPlan, Part, Shape
+from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
-from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.programs.training.columns import ColumnSteps, refuse_for_sparse, sparse_problems
+from sbm.programs.training.needs import fits, plan_of
 from sbm.programs.training.newton import refuse_newton, starts_with_newton, suits_newton
-from sbm.programs.training.ranks import WorkShare, deal_parts, only
+from sbm.programs.training.places import find_store
+from sbm.programs.training.ranks import deal_parts
 from sbm.programs.training.scales import scale_features
-from sbm.programs.training.setup import find_store, fits_newton, open_run, plan_of, shape_of
+from sbm.programs.training.state import open_run
+from sbm.programs.training.task import Task
 from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
-from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.files import temporary_folder
 
@@ -107,29 +108,26 @@ def plan(
     settings = replace(settings, warm_start=None)
     if not 1 <= processes <= MOST_PROCESSES:
         raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
-    is_sparse = settings.penalty != "l2"
-    if is_sparse:
+    if settings.method == "columns":
         refuse_for_sparse(settings, processes)
     return_freed_memory()
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     blocks.scaling = settings.scale
     refuse_newton(settings)
-    dual, comm = settings.for_dual(), Replicas(processes)
-    turns = divide_classes(dual, blocks) if processes == 1 else []
-    share = WorkShare.of(comm, dual, blocks)
-    solver = None if is_sparse else _first_solver(settings, blocks, processes)
-    chosen = replace(settings, solver=solver) if solver == "newton" else dual
-    problems = only(make_problems(chosen, blocks), turns[0]) if turns else share.problems
-    memory = plan_of(chosen, blocks, _shape_of(chosen, blocks, problems, share), None, progress)
-    prepare(kernels_of(dual, problems), blocks.value_type, progress)
+    comm = Replicas(processes)
+    turns = divide_classes(Task.of(settings, blocks)) if processes == 1 else []
+    task = _first_task(settings, blocks, comm, turns[0] if len(turns) > 1 else None)
+    problems = task.problems
+    memory = plan_of(task, None, progress)
+    prepare(kernels_of(task.settings, problems), blocks.value_type, progress)
     scale_features(blocks, progress)
-    own = max(deal_parts(share.adding, blocks, memory), key=len)
+    own = max(deal_parts(task.share.adding, blocks, memory), key=len)
     with blocks.in_use():
         disk = blocks.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
-        measure = _measure_columns if is_sparse else _measure
+        measure = _measure_columns if task.method == "columns" else _measure
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
-        speed = measure(blocks, chosen, problems, sample)
+        speed = measure(task, sample)
     staying = memory.staying(own)
     n_parts, nnz = len(memory.parts), sum(memory.parts[k].nnz for k in own)
     whole = nnz * sum(problem.n_outputs for problem in problems) if memory.is_whole else None
@@ -147,32 +145,22 @@ def plan(
         "decode_nnz_per_second": _rate(speed.nnz, speed.decode),
         "solve_nnz_per_second": None if speed.solve is None else _rate(speed.nnz, speed.solve),
         "rounds": choose_rounds(
-            dual.rounds, n_parts, listed=problems[0].listed, processes=share.adding.size,
+            settings.rounds, n_parts, listed=problems[0].listed, processes=task.share.adding.size,
             whole=whole,
         ),
         "seconds_a_round": None if speed.solve is None else speed.solve * nnz / speed.nnz,
-        "turns": max(1, len(turns)), "solver": solver, "max_passes": settings.max_passes,
-        "processes": processes,
+        "turns": max(1, len(turns)), "solver": None if task.method == "columns" else task.method,
+        "max_passes": settings.max_passes, "processes": processes,
     }  # fmt: skip
 
 
-def _first_solver(settings: Settings, store: BlockStore, processes: int) -> str:
-    """Return the solver of the first pass."""
-    newton = replace(settings, solver="newton")
-    if settings.solver == "newton" or settings.intercept:
-        return "newton"
-    if settings.solver == "dual" or not suits_newton(newton, store, processes):
-        return "dual"
-    fits = fits_newton(newton, store, make_problems(newton, store))
-    return "newton" if fits and starts_with_newton(settings, store) else "dual"
-
-
-def _shape_of(
-    settings: Settings, store: BlockStore, problems: Sequence[AnyProblem], share: WorkShare
-) -> Shape:
-    """Return the shape for the memory plan of the process that needs the most memory."""
-    shape = shape_of(settings, store, problems, processes=share.adding.size)
-    return replace(shape, more_bytes=shape.more_bytes + share.collected_bytes(shape.n_weights))
+def _first_task(settings: Settings, rows: BlockStore, comm: Comm, classes: slice | None) -> Task:
+    """Return the task of the first pass, whose solver is not ``auto``."""
+    task = Task.of(settings, rows, comm, classes=classes)
+    if settings.solver != "auto" or task.method != "dual" or not suits_newton(task):
+        return task
+    newton = Task.of(replace(settings, solver="newton"), rows, comm, classes=classes)
+    return newton if starts_with_newton(task) and fits(newton) else task
 
 
 def _bytes_of(memory: MemoryPlan, parts: Sequence[int] | set[int]) -> int:
@@ -207,32 +195,31 @@ def _thinned(memory: MemoryPlan, nnz: int) -> MemoryPlan:
     )
 
 
-def _measure(
-    store: BlockStore, settings: Settings, problems: Sequence[AnyProblem], sample: MemoryPlan
-) -> Speed:
+def _measure(task: Task, sample: MemoryPlan) -> Speed:
     """Run a pass of one round over a sample; with Newton's method, only read it."""
     with (
         temporary_folder() as folder,
-        open_run(Path(folder, "sample.run"), problems, sample) as run,
+        open_run(Path(folder, "sample.run"), task.problems, sample) as run,
     ):
         staying = sample.staying(range(len(sample.parts)))
-        engine = Engine(store, settings, problems, sample, run, Progress(), staying=staying)
+        engine = Engine(
+            task.store, task.settings, task.problems, sample, run, Progress(), staying=staying
+        )
         with engine.at_work():
-            if settings.solver == "newton":
+            if task.method == "newton":
                 certify(engine)
             else:
                 engine.set_pace(1, {})
                 engine.run_pass(1)
     nnz, seconds = sum(part.nnz for part in sample.parts), engine.seconds
-    if settings.solver == "newton":
+    if task.method == "newton":
         return Speed(nnz, seconds.certify, None)
     return Speed(nnz, seconds.load, seconds.solve)
 
 
-def _measure_columns(
-    store: BlockStore, settings: Settings, problems: Sequence[AnyProblem], sample: MemoryPlan
-) -> Speed:
+def _measure_columns(task: Task, sample: MemoryPlan) -> Speed:
     """Look at a sample as a pass of a sparse model does."""
+    store, settings, problems = task.store, task.settings, task.problems
     every, staying = sparse_problems(problems, settings), sample.staying(range(len(sample.parts)))
     dtype = y_dtype(problems[0], store)
     reads = ColumnPasses(store, sample, settings, every, Progress(), dtype, staying)

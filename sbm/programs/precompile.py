@@ -249,7 +249,7 @@ def _run(command: str, value_type: str, folder: Path) -> None:
     from sbm.programs.info import check
     from sbm.programs.split import split
     from sbm.programs.train import train, train_ranks
-    from sbm.programs.training import newton
+    from sbm.programs.training import task
 
     dtype = "float32" if value_type == "ones" else value_type
     kinds = _TINY if command == "split" else {"": _TINY["ones" if value_type == "ones" else "real"]}
@@ -288,13 +288,13 @@ def _run(command: str, value_type: str, folder: Path) -> None:
             except MemoryPlanError as error:
                 train(store, path, replace(settings, mem=error.least_bytes))
             if NEWTON in command:
-                most, newton.MOST_FEATURES = newton.MOST_FEATURES, 0  # without a matrix
+                most, task.MOST_FEATURES = task.MOST_FEATURES, 0  # without a matrix
                 # The first weights are not the optimum.
                 settings = replace(settings, C=9.0, tol=1e-18)
                 if kernel == "logistic":
                     settings = replace(settings, class_weight={1.0: 3.0})
                 train(store, path, replace(settings, max_passes=2), resume=False)
-                newton.MOST_FEATURES = most
+                task.MOST_FEATURES = most
         l1.update(usual_l1)
     return None
 

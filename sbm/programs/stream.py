@@ -30,7 +30,7 @@ from sbm.programs.streaming.options import (
     refuse_packed,
 )
 from sbm.programs.streaming.state import Stream, rows_in_front
-from sbm.programs.training.setup import as_path
+from sbm.programs.training.places import as_path
 from sbm.settings import Settings
 from sbm.store.run import run_folder
 

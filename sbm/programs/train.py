@@ -32,12 +32,13 @@ from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.data import open_rows
 from sbm.programs.training.fit import METHODS, fit
-from sbm.programs.training.job import TrainingPlan, TrainOptions
+from sbm.programs.training.job import Job, TrainOptions
 from sbm.programs.training.ranks import (
     finished_model,
     forget_others,
     share_cores,
 )
+from sbm.programs.training.task import Task
 from sbm.programs.training.training import Training, final_report
 from sbm.programs.training.turns import divide_classes, train_in_turns
 from sbm.settings import Settings
@@ -224,15 +225,15 @@ def train_ranks(
             look.at_store(path, store, read is not None)
             if odd := label_warning(settings, store):
                 options.progress.stage(odd)
-            job = TrainingPlan(store, path, settings, options, begin, comm, read)
+            job = Job(store, path, settings, options, begin, comm, read)
             job.compile_seconds = compile_seconds() - compiled_before
-            turns = divide_classes(settings, store) if comm.size == 1 else []
-            if len(turns) > 1:
-                return train_in_turns(job, turns, _train_to_the_end)
+            task = Task.of(settings, store) if comm.size == 1 else None
+            if task is not None and len(turns := divide_classes(task)) > 1:
+                return train_in_turns(job, task, turns, _train_to_the_end)
             return _train_to_the_end(job)
 
 
-def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
+def _train_to_the_end(job: Job) -> tuple[Model | None, dict[str, Any]]:
     """Train, with another solver or smaller blocks if needed."""
     while True:
         try:
@@ -247,7 +248,7 @@ def _train_to_the_end(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]]:
         job.plan_with_less()  # outside the handler: its traceback keeps arrays alive
 
 
-def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
+def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
     """Run passes until the gap is small enough or a budget is used up.
 
     Returns None if the training goes on with another solver.
@@ -263,15 +264,15 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
-        training = Training(job, run, METHODS[job.method])
+        training = Training(job, run, METHODS[job.task.method])
         with training.method.at_work():
             training.start(start)
             if (carried := fit(training)) is not None:
                 job.switch(carried, start)
                 return None
             training.wait_for_all()
-            calibration = calibrate_beside(training) if job.spare else None
-        report = job.share.total(final_report(training))
+            calibration = calibrate_beside(training) if job.task.others else None
+        report = job.task.share.total(final_report(training))
         weights = training.weights
         is_resumed = job.is_resumed or start.record is not None
         del training  # free its memory before the model is written
@@ -279,7 +280,7 @@ def _train(job: TrainingPlan) -> tuple[Model | None, dict[str, Any]] | None:
 
 
 def _finish(
-    job: TrainingPlan,
+    job: Job,
     run: Run,
     weights: list[npt.NDArray[np.float64]],
     calibration: dict[str, Any] | None,
@@ -290,12 +291,12 @@ def _finish(
     """Write the model and mark the run as finished."""
     begin = clock()
     model = crc32 = None
-    report["scale"] = job.settings.scale
+    report["scale"] = job.task.settings.scale
     report["scale_rounding"] = job.store.scale_rounding
-    weights = job.share.collect(weights)
+    weights = job.task.share.collect(weights)
     if job.comm.rank == 0:
         model = make_model(
-            job.store, job.asked, job.share.every, weights, report, job.classes or slice(None)
+            job.store, job.asked, job.task.share.every, weights, report, job.classes or slice(None)
         )
         model.info["calibration"] = calibration
         if "names" not in model.info and (found := frequencies_of(job.store)) is not None:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sbm.engine.clock import clock, compile_seconds
+from sbm.distributed.comm import SerialComm
+from sbm.engine.clock import clock, compile_seconds, seconds_left
 from sbm.engine.engine import Engine, Pauses
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import Folds, HeldOut
@@ -37,29 +38,19 @@ from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.checks import check_settings
 from sbm.programs.training.evaluation import choose_metric
-from sbm.programs.training.newton import (
-    first_solver,
-    near_bytes,
-    starts_with_newton,
-)
+from sbm.programs.training.needs import fits, near_bytes, plan_of
+from sbm.programs.training.newton import starts_with_newton
+from sbm.programs.training.places import find_store, place_of
+from sbm.programs.training.ranks import WorkShare
 from sbm.programs.training.scales import scale_features
-from sbm.programs.training.setup import (
-    class_counts,
-    find_store,
-    fits_newton,
-    open_run,
-    place_of,
-    plan_of,
-    read_weights,
-    shape_of,
-    time_left,
-)
-from sbm.programs.training.state import identity, refuse_unfinished, same_run
+from sbm.programs.training.state import identity, open_run, refuse_unfinished, same_run
+from sbm.programs.training.task import Task
 from sbm.programs.training.warmstart import shape_record
 from sbm.programs.tuning.grid import Grid
 from sbm.programs.tuning.sparse import SparseTuning
 from sbm.programs.tuning.state import Tuning
 from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import count, parse_grid
@@ -140,12 +131,12 @@ def tune(
         )
     # Screening does not pay with few passes.
     few_passes = replace(_with_solver(settings, blocks, folds * len(values)), screen=False)
-    validation = _make_validation(blocks, path, few_passes, values, folds, metric, progress, begin)
+    validation = _make_validation(few_passes, blocks, path, values, folds, metric, progress, begin)
     report = validation.run(resume)
     if picture is not None:
         draw_metric(report, picture)
     limit = settings.time_limit  # for all; the last training gets at least a moment
-    limit = None if limit is None else max(0.001, time_left(settings, begin))
+    limit = None if limit is None else max(0.001, seconds_left(limit, begin))
     best = replace(settings, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
     with contextlib.suppress(StoreError):
@@ -177,25 +168,36 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     return values
 
 
-def _with_solver(settings: Settings, store: BlockStore, models: int) -> Settings:
+def _with_solver(settings: Settings, rows: BlockStore, models: int) -> Settings:
     """Return the settings with the solver of the folds; unlike `sbm.train`, it is never changed."""
-    if settings.solver != "auto":
-        return settings
-    newton = replace(settings, solver="newton")
-    if first_solver(settings) == "newton":
-        return newton
-    is_better = starts_with_newton(settings, store)
-    fits = is_better and fits_newton(newton, store, models * make_problems(newton, store))
-    return newton if fits else replace(settings, solver="dual")
+    task = Task.of(settings, rows)
+    if settings.solver == "auto" and task.method == "dual" and starts_with_newton(task):
+        newton = replace(settings, solver="newton")
+        problems = models * make_problems(newton, rows)
+        if fits(_task(newton, rows, problems, models)):
+            return newton
+    return task.settings
+
+
+def _task(
+    settings: Settings,
+    rows: BlockStore,
+    problems: list[AnyProblem],
+    models: int,
+    judge_bytes: int = 0,
+) -> Task:
+    """Return the task of many models together."""
+    share = WorkShare(SerialComm(), problems, False)
+    advice = "fewer values of C or fewer folds"
+    return Task(settings, rows, share, models=models, judge_bytes=judge_bytes, advice=advice)
 
 
 @dataclass(frozen=True)
 class _CrossValidation:
     """A planned cross-validation."""
 
-    store: BlockStore
+    task: Task
     path: Path
-    settings: Settings
     grid: Grid
     weights: AnyWeights | None
     plan: MemoryPlan
@@ -211,9 +213,9 @@ class _CrossValidation:
     def itself(self) -> dict[str, Any]:
         """Its identity, stored in each checkpoint."""
         grid = self.grid
-        return identity(self.settings, self.store, self.weights) | {
+        return identity(self.task.settings, self.task.store, self.weights) | {
             "kind": "tune", "Cs": grid.Cs, "folds": grid.n_folds, "metric": grid.metric.name,
-            "shape": shape_record(self.store, self.plan, grid.every),
+            "shape": shape_record(self.task.store, self.plan, grid.every),
         }  # fmt: skip
 
     def run(self, resume: bool | None) -> dict[str, Any]:
@@ -227,7 +229,7 @@ class _CrossValidation:
             found: dict[str, Any] = record["report"]
             return found
         with (
-            self.store.in_use(),
+            self.task.store.in_use(),
             open_run(self.folder, self.grid.every, self.plan, record) as run,
         ):
             try:
@@ -240,24 +242,23 @@ class _CrossValidation:
         return report
 
     def _is_late(self) -> bool:
-        return time_left(self.settings, self.begin) < 0
+        return seconds_left(self.task.settings.time_limit, self.begin) < 0
 
     def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Run passes over the active models; then evaluate the remaining ones."""
-        settings, grid = self.settings, self.grid
-        if settings.penalty != "l2":
+        task, grid = self.task, self.grid
+        if task.method == "columns":
             return SparseTuning(
-                self.store, self.plan, settings, grid, self.progress, self.weights, run,
-                self.itself, self._is_late,
+                task, self.plan, grid, self.progress, self.weights, run, self.itself, self._is_late,
             ).walk(record)  # fmt: skip
-        reserved = near_bytes(settings, self.store, self.plan, len(grid.every))
+        reserved = near_bytes(task, self.plan)
         engine = Engine(
-            self.store, settings, grid.every, self.plan, run, self.progress,
-            held_out=HeldOut(Folds(grid.n_folds, settings.seed), grid.held_out),
+            task.store, task.settings, grid.every, self.plan, run, self.progress,
+            held_out=HeldOut(Folds(grid.n_folds, task.settings.seed), grid.held_out),
             weights=self.weights, pauses=Pauses(self._is_late),
             staying=self.plan.staying(range(len(self.plan.parts)), reserved),
         )  # fmt: skip
-        tuning = Tuning(engine, grid, run, self.itself)
+        tuning = Tuning(engine, task, grid, run, self.itself)
         with engine.at_work():
             if record is not None:
                 tuning.resume(record)
@@ -272,7 +273,7 @@ class _CrossValidation:
     def _run_active(self, tuning: Tuning) -> bool:
         """Run passes until all models are paused; return whether a limit was reached before."""
         while tuning.active:
-            if tuning.passes >= self.settings.max_passes:
+            if tuning.passes >= self.task.settings.max_passes:
                 return True
             n_active = len(tuning.active)
             tuning.run_pass()
@@ -288,9 +289,9 @@ class _CrossValidation:
 
 
 def _make_validation(
-    store: BlockStore,
-    path: Path,
     settings: Settings,
+    rows: BlockStore,
+    path: Path,
     Cs: list[float],
     folds: int,
     metric: str | None,
@@ -298,31 +299,25 @@ def _make_validation(
     begin: float,
 ) -> _CrossValidation:
     """Create the models of a tuning, plan their memory, and compile the kernels."""
-    store.scaling = settings.scale
-    weights = read_weights(settings, store, [], path.parent)
-    counts = class_counts(settings, store, weights)
+    rows.scaling = settings.scale
+    each = Task.of(settings, rows)
+    weights = each.read_weights(path.parent)
+    counts = each.class_counts(weights)
     problems = [
-        make_problems(replace(settings, C=C), store, counts) for C in Cs for _ in range(folds)
+        make_problems(replace(settings, C=C), rows, counts) for C in Cs for _ in range(folds)
     ]
-    grid = Grid(Cs, folds, choose_metric(metric, problems[0], store), problems)
-    plan = _plan(settings, store, grid, progress)
-    n = len(grid.every)
-    progress.note(f"{n} models, {count(len(plan.parts), 'block')}; memory: {plan.describe()}")
-    prepare(kernels_of(settings, grid.every, store.has_weights), store.value_type, progress)
-    prepare("validate", store.value_type, progress)
-    scale_features(store, progress)
-    return _CrossValidation(store, path, settings, grid, weights, plan, progress, begin)
-
-
-def _plan(settings: Settings, store: BlockStore, grid: Grid, progress: Progress) -> MemoryPlan:
-    """Plan the memory of all models together."""
+    grid = Grid(Cs, folds, choose_metric(metric, problems[0], rows), problems)
     n, every = len(grid.problems), grid.every
-    if settings.penalty != "l2":  # one C after the other
-        n, every = grid.n_folds, [p for mine in grid.problems[: grid.n_folds] for p in mine]
-    shape = shape_of(settings, store, every, models=n)
+    if each.method == "columns":  # one C after the other
+        n, every = folds, [p for some in grid.problems[:folds] for p in some]
     exams = 0
     if grid.metric.task == "binary":  # needs all decision values of each model
-        exams = BinaryMetrics.bytes_for(store.n_rows // grid.n_folds, n)
-    advice = "fewer values of C or fewer folds"
-    shape = replace(shape, more_bytes=shape.more_bytes + exams, advice=advice)
-    return plan_of(settings, store, shape, progress=progress)
+        exams = BinaryMetrics.bytes_for(rows.n_rows // folds, n)
+    task = _task(settings, rows, every, n, exams)
+    plan = plan_of(task, progress=progress)
+    models, blocks = len(grid.every), count(len(plan.parts), "block")
+    progress.note(f"{models} models, {blocks}; memory: {plan.describe()}")
+    prepare(kernels_of(settings, grid.every, rows.has_weights), rows.value_type, progress)
+    prepare("validate", rows.value_type, progress)
+    scale_features(rows, progress)
+    return _CrossValidation(task, path, grid, weights, plan, progress, begin)

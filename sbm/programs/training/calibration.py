@@ -22,7 +22,7 @@ from sbm.engine.problems import (
 )
 from sbm.models.probabilities import calibrate
 from sbm.programs.training.dual import RowMethod
-from sbm.programs.training.setup import HELD_OUT_BYTES
+from sbm.programs.training.needs import HELD_OUT_BYTES
 from sbm.programs.training.training import Training
 from sbm.solver.gap import GapWatch
 

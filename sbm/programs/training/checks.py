@@ -13,7 +13,7 @@ from sbm.distributed.comm import Comm
 from sbm.engine.kernels import prepare
 from sbm.engine.problems import check_options, choose_task
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
@@ -21,7 +21,6 @@ from sbm.losses import LOSSES
 from sbm.programs.answers import check_input
 from sbm.programs.training.columns import refuse_for_sparse
 from sbm.programs.training.newton import refuse_newton
-from sbm.programs.training.setup import require_weights
 from sbm.programs.training.state import may_resume, refuse_other_settings
 from sbm.programs.training.validation import refuse_validation
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
@@ -49,7 +48,7 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
     check_options(settings)
     refuse_newton(settings)
     refuse_validation(settings, processes)
-    require_weights(settings)
+    _require_weights(settings.weights)
     if processes > 1 and settings.calibrate:
         raise SettingsError(
             f"calibrate needs a single process, but there are {processes}; train without it, then "
@@ -60,6 +59,19 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
             f"weights are read from standard input, which only one of {processes} processes can "
             "read; use a file"
         )
+
+
+def _require_weights(name: str | Path | None) -> None:
+    """Check that the file of row weights exists, if there is one.
+
+    Raises
+    ------
+    DataError
+        It is missing, or not a file.
+    """
+    if name not in (None, "-") and not Path(name).is_file():
+        what = "is not a file" if Path(name).exists() else "does not exist"
+        raise DataError(f"{name} {what}; expected a text file with one weight per line")
 
 
 def refuse_pipes(**inputs: Any) -> None:

@@ -250,9 +250,9 @@ class Columns:
     def __init__(self, training: Training) -> None:
         # A cycle would keep all arrays until the next garbage collection.
         self.training: Training = weakref.proxy(training)
-        job = training.job
+        job, settings = training.job, training.settings
         self._reads = ColumnPasses(
-            job.store, job.plan, job.settings, sparse_problems(training.problems, job.settings),
+            job.store, job.plan, settings, sparse_problems(training.problems, settings),
             job.options.progress, y_dtype(training.problems[0], job.store), job.staying,
             job.weights, job.options.read_rate,
         )  # fmt: skip
@@ -260,7 +260,10 @@ class Columns:
             self._reads.fits, self._reads.seconds, self._reads.reader,
         )  # fmt: skip
         self._steps = ColumnSteps(
-            self._reads, job.settings.tol, job.options.progress, partial(_is_over, self.training)
+            self._reads,
+            settings.tol,
+            job.options.progress,
+            partial(_is_over, self.training),
         )
         # Of the last pass: its certificate, its totals, and the steps after it.
         self._certificate: Certificate | None = None
@@ -435,7 +438,7 @@ class Columns:
         n, before = job.store.n_features, [w for w in earlier if w.startswith("w-")]
         if len(before) != len(self.fits) and len(before) < 2:  # two classes have one model
             refuse_other_classes(folders[0], record, job.store, len(before), len(self.fits))
-        sign = -1.0 if is_mirrored(record.get("positive"), job.share.every[0]) else 1.0
+        sign = -1.0 if is_mirrored(record.get("positive"), job.task.share.every[0]) else 1.0
         for k, fit in enumerate(self.fits[: len(before)]):
             w = earlier[f"w-{k}"]
             old = min(n, len(w) - (len(fit.w) - n))  # without that of the bias

@@ -17,8 +17,8 @@ from sbm.inputs.urls import is_remote, without_query
 from sbm.programs.splitting.options import Reading
 from sbm.programs.training.checks import FirstLook
 from sbm.programs.training.job import TrainOptions
+from sbm.programs.training.places import find_store, place_of
 from sbm.programs.training.ranks import RANK, common_name, own_name
-from sbm.programs.training.setup import find_store, place_of
 from sbm.settings import Settings, option_name
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count

@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
-from sbm.engine.learners import Group, HeldOut, Judge, set_active
+from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
 from sbm.engine.pace import LEAST_PASSES, PassCost, choose_blocks, choose_rounds, passes_left
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
-from sbm.programs.training.setup import FOLDS
 from sbm.programs.training.training import Training
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -30,6 +29,7 @@ from sbm.solver.step import Totals
 
 __all__ = ["Dual", "RowMethod"]
 
+FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the first one
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
@@ -57,15 +57,15 @@ class RowMethod:
     def __init__(self, training: Training) -> None:
         # A cycle would keep all arrays until the next garbage collection.
         self.training: Training = weakref.proxy(training)
-        job = training.job
+        job, task = training.job, training.job.task
         n, validation = len(training.problems), training.validation
-        held_out = HeldOut(FOLDS, [None] * n + [0] * len(job.spare)) if job.spare else None
+        held_out = HeldOut(FOLDS, [None] * n + [0] * len(task.others)) if task.others else None
         if validation is not None:
             held_out = validation.held_out(job.plan, n)
         self.engine = Engine(
-            job.store, job.settings, [*training.problems, *job.spare], job.plan, training.run,
-            job.options.progress, held_out=held_out, weights=job.weights,
-            read_rate=job.options.read_rate, comm=job.share.adding, own=job.own,
+            job.store, task.settings, task.problems, job.plan, training.run, job.options.progress,
+            held_out=held_out, weights=job.weights, read_rate=job.options.read_rate,
+            comm=task.share.adding, own=job.own,
             pauses=Pauses(training.is_late, training.after_step, training.stop_if_asked),
             staying=job.staying,
         )  # fmt: skip
@@ -230,7 +230,7 @@ class Dual(RowMethod):
         )  # fmt: skip
         if settings.rounds != "auto" or not self.engine.whole_work or job.comm.size > 1:
             return rounds
-        trial = work_of(job.store, training.problems).trial_rounds(state.passes)
+        trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
 
     def may_be_done(self, done: Totals) -> bool:
@@ -287,11 +287,11 @@ class Dual(RowMethod):
         left = passes_left(training.relative_gaps, training.settings.tol)
         if left is None or state.passes < LEAST_PASSES:
             return None
-        if job.share.is_by_class:  # each rank is at a pass of its own
+        if job.task.share.is_by_class:  # each rank is at a pass of its own
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= training.settings.max_passes
-        work = work_of(job.store, training.problems)
+        work = work_of(job.task)
         if not work.newton_pays(left, visits, is_enough, state.passes) or not job.can_switch():
             return None
         # Weights far from the optimum are a worse start than those of a sample.

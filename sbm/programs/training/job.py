@@ -16,21 +16,19 @@ from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import RANKS, kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
-from sbm.engine.memory import INTERPRETER, MemoryPlan, Shape
+from sbm.engine.memory import INTERPRETER, MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
-from sbm.programs.training.newton import (
+from sbm.programs.training.needs import (
     check_memory_of_products,
-    first_solver,
-    is_smooth,
+    fits,
     is_wide,
     near_bytes,
-    starts_with_newton,
-    suits_newton,
+    plan_of,
 )
+from sbm.programs.training.newton import starts_with_newton, suits_newton
 from sbm.programs.training.ranks import (
     StatusFile,
-    WorkShare,
     any_of,
     common_record,
     deal_parts,
@@ -40,24 +38,17 @@ from sbm.programs.training.ranks import (
     runs_of_others,
 )
 from sbm.programs.training.scales import FeatureScales, scale_features
-from sbm.programs.training.setup import (
-    class_counts,
-    fits_newton,
-    held_out_problems,
-    open_run,
-    plan_of,
-    read_weights,
-    shape_of,
-)
 from sbm.programs.training.state import (
     TrainingState,
     bound_before,
     family_of,
     identity,
     is_of,
+    open_run,
     refuse_unfinished,
     run_to_resume,
 )
+from sbm.programs.training.task import Task, is_smooth
 from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
@@ -67,7 +58,6 @@ from sbm.programs.training.warmstart import (
     shape_record,
 )
 from sbm.settings import Settings
-from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run, run_folder
 from sbm.units import count, format_size
@@ -76,7 +66,7 @@ if TYPE_CHECKING:
     from sbm.programs.splitting.options import Reading
     from sbm.programs.splitting.weights import AnyWeights
 
-__all__ = ["Carried", "StartPoint", "TrainOptions", "TrainingPlan"]
+__all__ = ["Carried", "Job", "StartPoint", "TrainOptions"]
 
 
 @dataclass(frozen=True)
@@ -150,29 +140,27 @@ class StartPoint:
 
 
 @dataclass
-class TrainingPlan:
-    """A training to run; `prepare` fills in problems, memory plan and identity.
+class Job:
+    """A training to run; `prepare` resolves its task and fills in memory plan and identity.
 
     Attributes
     ----------
     store : BlockStore
     path : Path
         Path of the model.
-    settings : Settings
+    asked : Settings
+        As given, whose solver may be ``auto``.
     options : TrainOptions
     begin : float
         Start time, by `sbm.engine.clock.clock`.
+    comm : Comm
     read : dict or None
         Report of reading text, as of `sbm.split`.
-    comm : Comm
     classes : slice or None
         Class codes to train, if the others have turns of their own; None for all.
-    share : WorkShare
-        The problems of this rank.
-    spare : list of Problem or MultiProblem
-        Problems of the second model for calibration.
-    shape : Shape
-        What the memory depends on.
+    bound : int or None
+        Bytes to plan for, if not ``--mem``.
+    task : Task
     plan : MemoryPlan
     own : list of int
         The blocks of this rank.
@@ -181,8 +169,6 @@ class TrainingPlan:
         The identity of this training, stored in each checkpoint.
     reserved : int
         Bytes of the bound for the tables of rows in memory.
-    bound : int or None
-        Bytes to plan for, if not ``--mem``.
     feature_scales : FeatureScales or None
         See `scale_features`.
     validation : Validation or None
@@ -192,30 +178,25 @@ class TrainingPlan:
 
     store: BlockStore
     path: Path
-    settings: Settings
+    asked: Settings
     options: TrainOptions
     begin: float
     comm: Comm
     read: dict[str, Any] | None = None
-    bound: int | None = None
     classes: slice | None = None
-    share: WorkShare = field(init=False)
-    spare: list[AnyProblem] = field(init=False)
-    shape: Shape = field(init=False)
+    bound: int | None = None
+    task: Task = field(init=False)
     plan: MemoryPlan = field(init=False)
     own: list[int] = field(init=False)
     weights: AnyWeights | None = field(init=False)
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store.scaling = self.settings.scale
+        self.store.scaling = self.asked.scale
         self.feature_scales: FeatureScales | None = None
-        self.asked = self.settings  # whose solver may be "auto"
         self.carried: Carried | None = None
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
-        if self.asked.solver == "auto":
-            self.settings = replace(self.settings, solver=first_solver(self.settings))
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
@@ -230,38 +211,40 @@ class TrainingPlan:
     # ------------------------------------------------------------------------- preparation
 
     def prepare(self) -> None:
-        """Create the problems, read the row weights, plan the memory and check all options."""
+        """Resolve the task, read the row weights, plan the memory and check all options."""
         self.reserved = self._table_bytes
-        self._divide()
-        self.shape = self._shape()
-        plan_of(self.settings, self.store, self.shape)  # fail before anything is read
-        if self.settings.validate is not None:
-            self.validation = self.validation or Validation(
-                self.settings, self.store, self.share.problems, self.options.progress
+        self.task = self._resolve("newton" if self.carried is not None else self.asked.solver)
+        plan_of(self.task)  # fail before anything is read
+        if self.asked.validate is not None and self.validation is None:
+            self.validation = Validation(
+                self.asked, self.store, self.task.share.problems, self.options.progress
             )
-            self.shape = self._shape()
-            plan_of(self.settings, self.store, self.shape)
-        problems = [*self.share.problems, *self.spare]
-        self.weights = read_weights(self.settings, self.store, problems, self.path.parent)
+            self.task = self._resolve(self.task.settings.solver)
+            plan_of(self.task)
+        self.weights = self.task.read_weights(self.path.parent)
         self.itself = identity(self.asked, self.store, self.weights)
         if self._has_switched() or self._starts_with_newton():
-            self.settings = replace(self.settings, solver="newton")
-            self._divide()
-            self.shape = self._shape()
+            self.task = self._resolve("newton")
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
-        n = len(self.share.problems) + len(self.spare)
-        if not self.spare and is_wide(self.settings, self.store, self.share.problems):
-            if self.comm.size > 1 and not is_smooth(self.share.problems[0].loss):
-                many = "" if self.share.problems[0].loss.joint else " and so many features"
-                raise SettingsError(
-                    f"solver newton with loss {self.settings.loss}{many} needs a single process; "
-                    "use solver dual"
-                )
-            missing = self.plan.missing(self.own, self.reserved)
-            check_memory_of_products(self.settings, self.plan, missing)
-        else:
-            self.reserved += near_bytes(self.settings, self.store, self.plan, n)
+        if not is_wide(self.task):
+            self.reserved += near_bytes(self.task, self.plan)
+            return
+        loss = self.task.loss
+        if self.comm.size > 1 and not is_smooth(loss):
+            many = "" if loss.joint else " and so many features"
+            raise SettingsError(
+                f"solver newton with loss {loss.name}{many} needs a single process; use solver dual"
+            )
+        check_memory_of_products(self.plan, self.plan.missing(self.own, self.reserved))
+
+    def _resolve(self, solver: str, counts: Sequence[float] | None = None) -> Task:
+        """Return the task for a solver; `counts` are row weights per class, to balance classes."""
+        settings = replace(self.asked, solver=solver)
+        task = Task.of(settings, self.store, self.comm, counts=counts, classes=self.classes)
+        if self.validation is None:
+            return task
+        return replace(task, judge_bytes=self.validation.n_bytes, advice="no --validate")
 
     def _has_switched(self) -> bool:
         """Return whether the run to start from was switched to Newton's method, in all ranks."""
@@ -270,7 +253,7 @@ class TrainingPlan:
     def _has_switched_here(self) -> bool:
         if self.asked.solver != "auto" or self.options.resume is False:
             return False
-        folders, warm_start = [self.folder], self.settings.warm_start
+        folders, warm_start = [self.folder], self.asked.warm_start
         if not is_of(self.folder, self.itself):
             if warm_start is None:
                 return False
@@ -279,62 +262,37 @@ class TrainingPlan:
 
     def _starts_with_newton(self) -> bool:
         """Return whether `auto` begins with Newton's method."""
-        if self.asked.solver != "auto" or self.settings.solver == "newton":
-            return False
-        found = starts_with_newton(self.settings, self.store)
-        return found and self.can_switch()
+        return starts_with_newton(self.task) and self.can_switch()
 
     def switch(self, carried: Carried, start: StartPoint) -> None:
         """Continue with Newton's method; call `prepare` again."""
-        self.is_resumed = start.record is not None
-        self.settings, self.carried = replace(self.settings, solver="newton"), carried
+        self.is_resumed, self.carried = start.record is not None, carried
 
     def can_switch(self) -> bool:
         """Return whether Newton's method is supported and fits into memory."""
-        if self.asked.solver != "auto" or self.settings.solver == "newton":
+        if self.asked.solver != "auto" or self.task.method == "newton":
             return False
-        case = (self.settings, self.bound, self.reserved, self.validation)
+        case = (self.bound, self.reserved, self.validation)
         # Planning can cost as much as a pass. Ranks have to plan at the same time.
         if self._switch is None or self._switch[0] != case or self.comm.size > 1:
             self._switch = (case, self._can_switch())
         return self._switch[1]
 
     def _can_switch(self) -> bool:
-        other = replace(self.settings, solver="newton")
-        if not suits_newton(other, self.store, self.comm.size):
+        if not suits_newton(self.task):
             return False
-        problems = WorkShare.of(self.comm, other, self.store, None, self.classes).problems
-        bound = self.bound
-        if self.validation is not None:
-            bound = (bound or self.settings.mem_bytes) - self.validation.n_bytes
-        fits = fits_newton(other, self.store, problems, bound, self.reserved)
-        return not any_of(self.comm, not fits)[0]
-
-    def _divide(self, counts: Sequence[float] | None = None) -> None:
-        """Create the problems of this rank; `counts` are row weights per class for balancing."""
-        self.share = WorkShare.of(self.comm, self.settings, self.store, counts, self.classes)
-        self.spare = held_out_problems(self.settings, self.store, counts)
+        return not any_of(self.comm, not fits(self._resolve("newton"), self.bound, self.reserved))[
+            0
+        ]
 
     def balance_classes(self) -> None:
-        """Recreate the problems if classes are balanced by row weights."""
-        counts = class_counts(self.settings, self.store, self.weights)
+        """Resolve the task again if classes are balanced by row weights."""
+        counts = self.task.class_counts(self.weights)
         if counts is not None:
-            self._divide(counts)
-
-    def _shape(self) -> Shape:
-        """Return the shape for the memory plan, including the weights that rank 0 collects."""
-        share, models = self.share, 2 if self.spare else 1
-        problems = [*share.problems, *self.spare]
-        size, by_block = share.adding.size, share.by_block
-        shape = shape_of(self.settings, self.store, problems, models, size, by_block)
-        shape = replace(shape, more_bytes=shape.more_bytes + share.collected_bytes(shape.n_weights))
-        if self.validation is not None:
-            more = shape.more_bytes + self.validation.n_bytes
-            shape = replace(shape, more_bytes=more, advice="no --validate")
-        return replace(shape, advice="no --calibrate") if self.spare else shape
+            self.task = self._resolve(self.task.settings.solver, counts)
 
     def _plan_within(self, mem: int) -> MemoryPlan:
-        return plan_of(self.settings, self.store, self.shape, mem, reserved=self.reserved)
+        return plan_of(self.task, mem, reserved=self.reserved)
 
     def _smaller_plan(self) -> MemoryPlan:
         return smaller(self._plan_within, self.plan.total, f"training on {self.store.name}")
@@ -347,7 +305,7 @@ class TrainingPlan:
             self.bound = bound_before(self.folder, self.itself)
         self.plan = self._agreed_plan()
         self._plans += 1
-        share = self.share
+        share = self.task.share
         parts = deal_parts(share.adding, self.store, self.plan)
         self.own = parts[share.adding.rank]
         shape = shape_record(self.store, self.plan, share.problems)
@@ -359,21 +317,12 @@ class TrainingPlan:
 
     def _agreed_plan(self) -> MemoryPlan:
         """Plan for the smallest memory of all ranks, so that they cut blocks in the same way."""
-        plan = plan_of(
-            self.settings, self.store, self.shape, self.bound, self.options.progress, self.reserved
-        )
-        least = int(self.share.adding.gather([plan.total]).min())
+        plan = plan_of(self.task, self.bound, self.options.progress, self.reserved)
+        least = int(self.task.share.adding.gather([plan.total]).min())
         if least < plan.total:
             self.bound = least
             plan = self._plan_within(least)
         return plan
-
-    @property
-    def method(self) -> str:
-        """The family of the method, a key of `sbm.programs.training.fit.METHODS`."""
-        if self.settings.penalty != "l2":
-            return "columns"
-        return "newton" if self.settings.solver == "newton" else "dual"
 
     @property
     def staying(self) -> list[int]:
@@ -382,7 +331,7 @@ class TrainingPlan:
 
     def is_too_large(self) -> bool:
         """Return whether memory use exceeds the bound and there is a smaller plan."""
-        most = (self.bound or self.settings.mem_bytes) + self._spare_memory
+        most = (self.bound or self.task.settings.mem_bytes) + self._spare_memory
         if resident_bytes() <= most:
             return False
         try:
@@ -421,16 +370,16 @@ class TrainingPlan:
         if self.carried is not None:
             return StartPoint(carried=self.carried)
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
-            if self.method == "columns":  # whose state has no rows
+            if self.task.method == "columns":  # whose state has no rows
                 return StartPoint(Run.read(self.folder))
-            problems = self.share.problems
+            problems = self.task.share.problems
             return StartPoint(
-                earlier=PreviousRun([self.folder], self.store, self.settings, problems)
+                earlier=PreviousRun([self.folder], self.store, self.task.settings, problems)
             )
         record = run_to_resume(
-            self.folder, self.itself, self.settings, self.options.resume, self.store
+            self.folder, self.itself, self.task.settings, self.options.resume, self.store
         )
-        record = common_record(self.share.adding, self.folder, record)
+        record = common_record(self.task.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
         return StartPoint(record)
@@ -443,7 +392,7 @@ class TrainingPlan:
         StoreError
             Another unfinished training would be lost, or not all ranks can read the run.
         """
-        if self.options.resume is False or self.settings.warm_start is not None:
+        if self.options.resume is False or self.task.settings.warm_start is not None:
             return []
         folders = runs_of_others(run_folder(self.path), self.comm)
         seen = [bool(folders) for folders in self.comm.share(list(map(str, folders)))]
@@ -462,9 +411,9 @@ class TrainingPlan:
 
         That is the run given by `warm_start`, or the one with another number of ranks.
         """
-        if start.record or start.earlier or start.carried or self.method == "columns":
+        if start.record or start.earlier or start.carried or self.task.method == "columns":
             return start
-        folders, warm_start = start.others, self.settings.warm_start
+        folders, warm_start = start.others, self.task.settings.warm_start
         if warm_start is True:
             folders = last_run(self.path)
             if not folders:
@@ -475,14 +424,16 @@ class TrainingPlan:
             self.options.progress.stage(
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
-        n_outputs = sum(problem.n_outputs for problem in self.share.every)
-        if folders and (note := lost_classes(folders[0], self.store, self.settings, n_outputs)):
+        n_outputs = sum(problem.n_outputs for problem in self.task.share.every)
+        if folders and (
+            note := lost_classes(folders[0], self.store, self.task.settings, n_outputs)
+        ):
             self.options.progress.stage(note)
             folders = []
         if not folders:
             return start
         return StartPoint(
-            earlier=PreviousRun(folders, self.store, self.settings, self.share.problems)
+            earlier=PreviousRun(folders, self.store, self.task.settings, self.task.share.problems)
         )
 
     # --------------------------------------------------------------------------------- start
@@ -501,12 +452,12 @@ class TrainingPlan:
             f"{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
             f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
-        settings, problems, before = self.settings, self.share.problems, compile_seconds()
+        settings, problems, before = self.task.settings, self.task.share.problems, compile_seconds()
         kernels = kernels_of(settings, problems, self.store.has_weights)
-        if self.method == "dual" and self.share.adding.size > 1:
+        if self.task.method == "dual" and self.task.share.adding.size > 1:
             kernels += RANKS
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
-        if self.spare:
+        if self.task.others:
             prepare("validate", self.store.value_type, self.options.progress)
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:
@@ -518,8 +469,12 @@ class TrainingPlan:
 
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this rank, new or at its last checkpoint."""
-        problems = [*self.share.problems, *self.spare]
         is_same_log = start.carried is not None
         return open_run(
-            self.folder, problems, self.plan, start.record, self.comm.size > 1, is_same_log
+            self.folder,
+            self.task.problems,
+            self.plan,
+            start.record,
+            self.comm.size > 1,
+            is_same_log,
         )

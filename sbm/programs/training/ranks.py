@@ -22,7 +22,6 @@ from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import stopped_clock
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.problems import make_problems
 from sbm.errors import StoreError, require_path
 from sbm.models.model import Model
 from sbm.programs.training.state import family_of
@@ -100,22 +99,8 @@ class WorkShare:
     by_block: bool = False
 
     @classmethod
-    def of(
-        cls,
-        comm: Comm,
-        settings: Settings,
-        store: BlockStore,
-        counts: Sequence[float] | None = None,
-        only_these: slice | None = None,
-    ) -> WorkShare:
-        """Divide by class if there are enough independent classes and all ranks have all rows.
-
-        `counts` are row weights per class for balancing, `only_these` the class codes to train.
-        Default: all.
-        """
-        every = make_problems(settings, store, counts)
-        if only_these is not None:
-            every = only(every, only_these)
+    def of(cls, comm: Comm, every: list[AnyProblem], store: BlockStore) -> WorkShare:
+        """Divide problems by class if enough are independent and all ranks have all rows."""
         if comm.size == 1:
             return cls(comm, side_by_side(every), False)
         one, classes = every[0], every

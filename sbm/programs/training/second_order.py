@@ -19,15 +19,15 @@ from sbm.engine.learners import Group, Learner, LoadedBlock
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
-from sbm.programs.training.newton import (
+from sbm.programs.training.needs import (
     accelerates,
-    is_smooth,
     is_wide,
     near_capacity,
     piece_rows,
     sample_rows,
 )
 from sbm.programs.training.ranks import any_of
+from sbm.programs.training.task import Task, is_smooth
 from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
@@ -54,11 +54,12 @@ class NewtonSteps:
     Parameters
     ----------
     engine : Engine
+    task : Task
     tol : float
         Relative gap at which a learner is done.
-    is_wide, searches : bool
-        Whether to do without matrices, and whether to find step lengths in memory, for smooth
-        losses. All rows must stay there, and be those of every learner.
+    searches : bool
+        Whether to find step lengths in memory, for smooth losses. All rows must stay there, and be
+        those of every learner.
 
     Attributes
     ----------
@@ -66,19 +67,16 @@ class NewtonSteps:
         One per learner.
     """
 
-    def __init__(
-        self, engine: Engine, tol: float, *, is_wide: bool = False, searches: bool = False
-    ) -> None:
+    def __init__(self, engine: Engine, task: Task, tol: float, *, searches: bool = False) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[Newton]()
-        first = engine.learners[0].solver.problem
-        self._accelerates = is_wide and accelerates(first, engine.comm.size)
+        self._accelerates = is_wide(task) and accelerates(task)
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
             if self._accelerates:
                 self.methods.append(Accelerated(given, self._is_late))
-            elif is_wide:
+            elif is_wide(task):
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(given, searches))
@@ -238,16 +236,12 @@ class SecondOrder(RowMethod):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        engine, job, settings = self.engine, training.job, training.settings
-        # All rows are those of every learner.
-        is_alone = not self.spare_learners and not isinstance(settings.validate, float)
-        searches = is_alone and not any_of(engine.comm, not engine.plan.is_whole)[0]
+        engine, task = self.engine, training.job.task
+        is_in_memory = not any_of(engine.comm, not engine.plan.is_whole)[0]
         # The optimum of a large sample is so near that whole steps are right.
-        is_large = piece_rows(job.store) >= LARGE_SAMPLE * len(self.weights[0])
-        wide = is_alone and is_wide(settings, job.store, training.problems)
-        self.steps = NewtonSteps(
-            engine, settings.tol, is_wide=wide, searches=searches and not is_large
-        )
+        is_large = piece_rows(task.store) >= LARGE_SAMPLE * len(self.weights[0])
+        searches = task.shares_rows and is_in_memory and not is_large
+        self.steps = NewtonSteps(engine, task, training.settings.tol, searches=searches)
         # Of the last pass: its learners, their certificates, and its totals.
         self._active, self._certificates = list[Learner](), dict[int, Certificate]()
         self._pass = Totals()

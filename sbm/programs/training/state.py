@@ -5,15 +5,19 @@ same bytes. A finished one is left unchanged. Everything else needs an explicit 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sbm.engine.memory import EVICTED_BYTES, UNWRITTEN_BYTES, MemoryPlan
 from sbm.errors import SettingsError, StoreError
+from sbm.losses import MOST_RESTING
 from sbm.programs.training.warmstart import has_rows_of
 from sbm.settings import SETTINGS, Settings, option_name
 from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.manifest import changes_of_origin, describe_origin, origins
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TrainingState", "bound_before", "family_of", "identity", "is_of", "may_resume",
-    "refuse_other_settings", "refuse_unfinished", "run_to_resume", "same_run",
+    "open_run",    "refuse_other_settings", "refuse_unfinished", "run_to_resume", "same_run",
 ]  # fmt: skip
 
 # Settings that may change on resume: budgets, and settings that do not affect the result.
@@ -359,3 +363,51 @@ def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, A
         anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
         return {k: v for k, v in record.items() if k != "report"} | anew
     return None if settings.warm_start is True else record
+
+
+@contextmanager
+def open_run(
+    folder: Path,
+    problems: Sequence[AnyProblem],
+    plan: MemoryPlan,
+    record: Mapping[str, Any] | None = None,
+    is_one_of_many: bool = False,
+    is_same_log: bool = False,
+) -> Iterator[Run]:
+    """Open a run for the alphas of each problem.
+
+    Parameters
+    ----------
+    folder : Path
+    problems : sequence of Problem, MultiProblem or OneClass
+    plan : MemoryPlan
+    record : mapping, optional
+        Record of the checkpoint to resume from. Default: start a new run.
+    is_one_of_many : bool
+        Whether other ranks train the same model, each with its own run.
+    is_same_log : bool
+        Whether a new run continues the log of the one that it replaces.
+
+    Yields
+    ------
+    Run
+
+    Raises
+    ------
+    StoreError
+        Another process is training this model, or has changed the run; or it is not writable.
+    """
+    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
+    lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
+    values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
+    shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)
+    if record is None:
+        with Run.create(folder, *shape) as run:
+            if is_same_log:
+                run.continue_log()
+            yield run
+        return
+    with Run.resume(folder, *shape) as (run, found):
+        if found["state"] != record["state"]:
+            raise StoreError(f"{folder} was changed by another process; run the command again")
+        yield run

@@ -16,15 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.clock import clock
+from sbm.engine.clock import clock, seconds_left
 from sbm.engine.learners import Judge, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import foresee_passes, is_falling
 from sbm.engine.reader import BlockReader
 from sbm.errors import StoreError
-from sbm.programs.training.job import Carried, StartPoint, TrainingPlan
+from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
-from sbm.programs.training.setup import time_left
 from sbm.programs.training.state import TrainingState
 from sbm.solver.gap import Certificate
 from sbm.solver.step import Totals
@@ -180,7 +179,7 @@ class Training:
 
     Attributes
     ----------
-    job : TrainingPlan
+    job : Job
     run : Run
         Receives the checkpoints.
     make : callable
@@ -193,15 +192,15 @@ class Training:
         Start of this process, by `sbm.engine.clock.clock`, moved by the time that is not counted.
     """
 
-    job: TrainingPlan
+    job: Job
     run: Run
     make: Callable[[Training], Method]
     state: TrainingState = field(default_factory=TrainingState)
 
     def __post_init__(self) -> None:
         job = self.job
-        self.settings, self.options, self.begin = job.settings, job.options, job.begin
-        self.problems, self.validation = job.share.problems, job.validation
+        self.settings, self.options, self.begin = job.task.settings, job.options, job.begin
+        self.problems, self.validation = job.task.share.problems, job.validation
         self._commits, self._n_commits = CommitClock(), 0
         self.method = self.make(self)
         self.seconds = self.method.seconds
@@ -441,13 +440,13 @@ class Training:
 
         Ranks that sync cannot stop here, because each has read a different number of blocks.
         """
-        if self.job.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
+        if self.job.task.share.adding.size == 1 and self._any(self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
     def is_late(self) -> bool:
         """Return whether the time limit is reached, in any of the ranks that sync."""
-        late = time_left(self.settings, self.begin) < 0
-        return late if self.job.share.is_by_class else self._any(late)[0]
+        late = seconds_left(self.settings.time_limit, self.begin) < 0
+        return late if self.job.task.share.is_by_class else self._any(late)[0]
 
     def _any(self, asked: bool, *flags: bool) -> list[bool]:
         """Return for each flag whether it is set in any rank.
@@ -455,13 +454,13 @@ class Training:
         If ranks have separate classes, only `asked` is combined. This call also keeps the
         communication timeout from expiring.
         """
-        if not self.job.share.is_by_class:
+        if not self.job.task.share.is_by_class:
             return any_of(self.job.comm, asked, *flags)
         return [any_of(self.job.comm, asked, True)[0], *flags]
 
     def wait_for_all(self) -> None:
         """Wait until all ranks have finished, if they have separate classes."""
-        is_one_at_work = self.job.share.is_by_class
+        is_one_at_work = self.job.task.share.is_by_class
         while is_one_at_work:
             asked, is_one_at_work = any_of(self.job.comm, self.options.is_stopped(), False)
             if asked:

@@ -16,20 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbm.engine.clock import clock
+from sbm.engine.clock import clock, seconds_left
 from sbm.engine.machine import peak_bytes
-from sbm.engine.problems import make_problems
 from sbm.errors import MemoryPlanError
-from sbm.losses import LOSSES
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
-from sbm.programs.training.job import TrainingPlan
+from sbm.programs.training.job import Job
+from sbm.programs.training.needs import plan_of
 from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
-from sbm.programs.training.setup import plan_of, read_weights, shape_of, time_left
 from sbm.programs.training.state import identity, run_to_resume
-from sbm.settings import Settings
+from sbm.programs.training.task import Task
 from sbm.solver.gap import proven
-from sbm.solver.problem import AnyProblem
+from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
@@ -44,29 +42,28 @@ _LEAST = 3  # classes of a turn
 Result = tuple[Model | None, dict[str, Any]]
 
 
-def divide_classes(settings: Settings, store: BlockStore) -> list[slice]:
+def divide_classes(task: Task) -> list[slice]:
     """Return the classes of each turn: one turn for all classes if they fit, or must.
 
     In a turn, weights take at most half of the memory that is free for rows and weights.
     """
-    n = len(store.labels or [])
+    n, settings, first = len(task.store.labels or []), task.settings, task.problems[0]
     whole = _cut(n, 1)
-    if n <= 2 or LOSSES[settings.loss].joint or settings.penalty != "l2":
+    if n <= 2 or task.loss.joint or task.method == "columns":
         return whole
     options = settings.calibrate, settings.validate, settings.warm_start, settings.weights == "-"
     if any(options):  # they need all classes at once
         return whole
-    every = make_problems(settings, store)
-    if not every[0].classify or sum(problem.n_outputs for problem in every) == 1:
+    if not first.classify or sum(problem.n_outputs for problem in task.share.every) == 1:
         return whole
-    if n <= MOST_CLASSES and _fits(settings, store, every):
-        return _cut(n, _turns_of_one_part(settings, store, every, n))
-    plan_of(settings, store, shape_of(settings, store, only(every, slice(0, _LEAST))))
+    if n <= MOST_CLASSES and _fits(task, n):
+        return _cut(n, _turns_of_one_part(task, n))
+    plan_of(_of(task, _LEAST))
     # Classes that fit, and that do not; a turn has at least two.
     least, most = _LEAST, min(n, MOST_CLASSES + 1)
     while most - least > 1:
         middle = (least + most) // 2
-        if _fits(settings, store, only(every, slice(0, middle)), weights_twice=True):
+        if _fits(task, middle, copies=2):
             least = middle
         else:
             most = middle
@@ -77,56 +74,57 @@ def _cut(n: int, turns: int) -> list[slice]:
     return [slice(n * k // turns, n * (k + 1) // turns) for k in range(turns)]
 
 
-def _turns_of_one_part(
-    settings: Settings, store: BlockStore, every: Sequence[AnyProblem], n: int
-) -> int:
+def _turns_of_one_part(task: Task, n: int) -> int:
     """Return the number of turns in which all rows are one part; 1 if that takes many."""
     for turns in range(1, MOST_TURNS + 1):
         if (size := -(-n // turns)) < _LEAST:
             break
-        problems = side_by_side(only(every, slice(0, size)))
-        if plan_of(settings, store, shape_of(settings, store, problems)).is_whole:
+        if plan_of(_of(task, size, in_groups=True)).is_whole:
             return turns
     return 1
 
 
-def _fits(
-    settings: Settings,
-    store: BlockStore,
-    problems: Sequence[AnyProblem],
-    weights_twice: bool = False,
-) -> bool:
-    """Return whether a training fits, possibly with twice its weights."""
-    shape = shape_of(settings, store, problems)
-    if weights_twice:
-        shape = replace(shape, copies=2 * shape.copies)
+def _of(task: Task, n: int, in_groups: bool = False) -> Task:
+    """Return the task of the first `n` classes, possibly in groups that several threads solve."""
+    first, every = task.share.every[0], task.share.every
+    if isinstance(first, MultiProblem):  # one group of all classes
+        every = [replace(first, first=0, n_outputs=len(first.costs))]
+    problems = only(every, slice(0, n))
+    share = replace(task.share, every=side_by_side(problems) if in_groups else problems)
+    return replace(task, share=share)
+
+
+def _fits(task: Task, n: int, copies: int = 1) -> bool:
+    """Return whether a training of `n` classes fits, possibly with several times its weights."""
     try:
-        plan_of(settings, store, shape)
+        plan_of(_of(task, n), copies=copies)
     except MemoryPlanError:
         return False
     return True
 
 
 def train_in_turns(
-    job: TrainingPlan, turns: Sequence[slice], train: Callable[[TrainingPlan], Result]
+    job: Job, task: Task, turns: Sequence[slice], train: Callable[[Job], Result]
 ) -> Result:
     """Train the classes of each turn, and join the models.
 
     Parameters
     ----------
-    job : TrainingPlan
+    job : Job
         The whole training, not prepared.
+    task : Task
+        That of all classes.
     turns : sequence of slice
         Class codes of each turn.
     train : callable
         Runs a training to its end.
     """
     folder, store, options = run_folder(job.path), job.store, job.options
-    weights = read_weights(job.settings, store, [], job.path.parent)
+    weights = task.read_weights(job.path.parent)
     itself = identity(job.asked, store, weights)
     itself["turns"] = [[turn.start, turn.stop] for turn in turns]
     mine = {**itself, "shape": None}
-    record = run_to_resume(folder, mine, job.settings, options.resume, store)
+    record = run_to_resume(folder, mine, job.asked, options.resume, store)
     if (found := finished_model(job.comm, job.path, record)) is not None:
         _remove_all(folder)
         return found
@@ -146,20 +144,21 @@ def train_in_turns(
             options.progress.stage(f"turn {k + 1} of {len(turns)}: {what}")
             begin = clock()
             how, given = replace(options, resume=None), job.asked
-            if (left := time_left(given, job.begin)) < math.inf:  # an equal share for each turn
+            if (
+                left := seconds_left(given.time_limit, job.begin)
+            ) < math.inf:  # an equal share for each turn
                 share = max(0.0, left / (len(turns) - k) - late)
                 given = replace(given, time_limit=begin - job.begin + share)
-            part = TrainingPlan(store, models[k], given, how, job.begin, job.comm)
-            part.classes = turns[k]
+            part = Job(store, models[k], given, how, job.begin, job.comm, classes=turns[k])
             _, report = train(part)
-            late = max(late, -time_left(given, job.begin))
+            late = max(late, -seconds_left(given.time_limit, job.begin))
             report["seconds"]["total"] -= begin - job.begin
             reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
             run.log({"event": "turn", "classes": [first, last], **report})
             run.note(reports=reports)
             shutil.rmtree(run_folder(models[k]), ignore_errors=True)
         begin = clock()
-        report = total_report(reports, job.settings.tol)
+        report = total_report(reports, job.asked.tol)
         model = _join(models, store, report)
         model.save(job.path)
         report |= {"model": str(job.path), "resumed": record["reports"] != [], "read": job.read}

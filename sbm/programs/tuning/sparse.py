@@ -25,11 +25,10 @@ from sbm.engine.progress import Progress
 from sbm.errors import StoreError
 from sbm.programs.training.columns import ColumnSteps, sparse_problems, total_certificate
 from sbm.programs.training.evaluation import Evaluation
+from sbm.programs.training.task import Task
 from sbm.programs.tuning.grid import Grid, known_figures
 from sbm.programs.tuning.state import LOOSER, table_report
-from sbm.settings import Settings
 from sbm.solver.l1 import SparseFit
-from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 from sbm.units import count, format_number
 
@@ -41,7 +40,7 @@ class SparseTuning:
 
     Parameters
     ----------
-    store, plan, settings, grid, progress
+    task, plan, grid, progress
         Those of the tuning.
     weights : RowWeights or None
     run : Run
@@ -54,9 +53,8 @@ class SparseTuning:
 
     def __init__(
         self,
-        store: BlockStore,
+        task: Task,
         plan: MemoryPlan,
-        settings: Settings,
         grid: Grid,
         progress: Progress,
         weights: Any,
@@ -64,6 +62,7 @@ class SparseTuning:
         itself: dict[str, Any],
         is_late: Callable[[], bool],
     ) -> None:
+        store, settings = task.store, task.settings
         self._grid, self._run, self._itself, self._store = grid, run, itself, store
         self._settings, self._progress, self._is_late = settings, progress, is_late
         n = grid.n_folds

@@ -18,6 +18,7 @@ from sbm.engine.snapshot import restore, snapshot
 from sbm.errors import DataError, StoreError
 from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
+from sbm.programs.training.task import Task
 from sbm.programs.training.training import CommitClock
 from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
@@ -44,6 +45,8 @@ class Tuning:
     ----------
     engine : Engine
         With a learner for each problem of the grid.
+    task : Task
+        That of all models together.
     grid : Grid
     run : Run
         Receives the checkpoints.
@@ -51,7 +54,9 @@ class Tuning:
         The identity of this tuning, stored in each checkpoint.
     """
 
-    def __init__(self, engine: Engine, grid: Grid, run: Run, itself: dict[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, task: Task, grid: Grid, run: Run, itself: dict[str, Any]
+    ) -> None:  # fmt: skip
         self.engine, self.grid, self._run, self._itself = engine, grid, run, itself
         self.settings, self.progress = engine.settings, engine.progress
         first, store = grid.problems[0][0], engine.store
@@ -62,8 +67,8 @@ class Tuning:
             group = Group(list(itertools.islice(learners, len(mine))), evaluation)
             self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, evaluation))
         self.newton: NewtonSteps | None = None
-        if self.settings.solver == "newton":
-            self.newton = NewtonSteps(engine, LOOSER * self.settings.tol)
+        if task.method == "newton":
+            self.newton = NewtonSteps(engine, task, LOOSER * self.settings.tol)
         self.passes = 0
         self.rounds: list[int] = []
         self.given_up: set[float] = set()

@@ -1,0 +1,163 @@
+"""A task: what to minimise, on which rows, by which method, and how ranks divide it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.problems import make_problems
+from sbm.errors import DataError
+from sbm.losses import LOSSES, Loss
+from sbm.programs.training.ranks import WorkShare, only
+from sbm.settings import Settings
+from sbm.solver.problem import AnyProblem, OneClass
+from sbm.store.blocks import BlockStore
+
+if TYPE_CHECKING:
+    from sbm.programs.splitting.weights import AnyWeights
+
+__all__ = ["MOST_FEATURES", "Task", "is_smooth"]
+
+MOST_FEATURES = 5000  # with which a matrix of features x features is considered
+
+
+def is_smooth(loss: Loss) -> bool:
+    """Return whether a loss has a derivative everywhere."""
+    return loss.squared or not loss.rests
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a training solves. Settings are resolved here once; planner and methods ask the task.
+
+    Attributes
+    ----------
+    settings : Settings
+        With the solver of this task, never ``auto``.
+    store : BlockStore
+    share : WorkShare
+        The problems of the model, and those of this rank.
+    others : list of Problem, MultiProblem or OneClass
+        Problems of other models that are trained at the same time: of calibration, or of other
+        folds and values of C.
+    models : int
+        Number of models trained at the same time.
+    judge_bytes : int
+        Memory of what evaluates the weights: validation data, folds.
+    advice : str
+        What else to do if memory is too small; empty if there is nothing.
+    """
+
+    settings: Settings
+    store: BlockStore
+    share: WorkShare
+    others: Sequence[AnyProblem] = ()
+    models: int = 1
+    judge_bytes: int = 0
+    advice: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        store: BlockStore,
+        comm: Comm | None = None,
+        *,
+        counts: Sequence[float] | None = None,
+        classes: slice | None = None,
+    ) -> Task:
+        """Resolve the settings of a training.
+
+        Parameters
+        ----------
+        settings : Settings
+        store : BlockStore
+        comm : Comm, optional
+            Connects the ranks. Default: a single process.
+        counts : sequence of float, optional
+            Row weights per class, to balance classes. Default: their rows.
+        classes : slice, optional
+            Codes of the classes to train. Default: all.
+        """
+        settings = replace(settings, solver=settings.first_solver)
+        every = make_problems(settings, store, counts)
+        every = every if classes is None else only(every, classes)
+        share = WorkShare.of(comm or SerialComm(), every, store)
+        if not settings.calibrate:
+            return cls(settings, store, share)
+        second = make_problems(settings, store, counts)
+        return cls(settings, store, share, second, 2, advice="no --calibrate")
+
+    @property
+    def method(self) -> str:
+        """The family of methods, a key of `sbm.programs.training.fit.METHODS`."""
+        return self.settings.method
+
+    @property
+    def problems(self) -> list[AnyProblem]:
+        """The problems of this rank, of all models."""
+        return [*self.share.problems, *self.others]
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of all problems."""
+        return LOSSES[self.settings.loss]
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of a model with one output."""
+        return self.store.n_features + (self.problems[0].bias > 0)
+
+    @property
+    def has_many_features(self) -> bool:
+        """Whether a matrix of features x features is not considered."""
+        return self.store.n_features > MOST_FEATURES
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights, from a file or in the store."""
+        return self.settings.weights is not None or self.store.has_weights
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether features are scaled."""
+        return self.settings.scale != "none"
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether all rows are those of every model: none are held out."""
+        return self.models == 1 and not isinstance(self.settings.validate, float)
+
+    def read_weights(self, folder: Path) -> AnyWeights | None:
+        """Read the row weights, if any, into the order of the store.
+
+        Raises
+        ------
+        DataError
+            The file is missing or invalid.
+        """
+        if not self.has_weights:
+            return None
+        # Most trainings have no weights.
+        from sbm.programs.splitting.weights import RowWeights, StoredWeights
+
+        weights: AnyWeights
+        if self.settings.weights is None:
+            weights = StoredWeights(self.store)
+        elif self.store.has_weights:
+            raise DataError(f"{self.store.name} has row weights; leave out --weights")
+        else:
+            weights = RowWeights(self.store, self.settings.weights, folder)
+        for problem in self.problems:
+            if isinstance(problem, OneClass):
+                problem.total = weights.total
+        return weights
+
+    def class_counts(self, weights: AnyWeights | None) -> list[float] | None:
+        """Return the row weight per class for balanced class weights; None to use row counts."""
+        if weights is None or self.settings.class_weight != "balanced":
+            return None
+        return weights.class_totals(self.store)
