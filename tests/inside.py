@@ -152,7 +152,7 @@ from sbm.programs.training.turns import divide_classes
 from sbm.programs.training.validation import hold_out
 from sbm.programs.tune import tune
 from sbm.programs.tuning import sparse as tuning_sparse_module
-from sbm.programs.tuning.state import Tuning, fork
+from sbm.programs.tuning.dense import CrossValidation, fork
 from sbm.rows import SPARE as ROWS_SPARE
 from sbm.rows import Arena, Rows
 from sbm.settings import SETTINGS, Settings, nearest
@@ -357,6 +357,7 @@ __all__ = [
     "Collector",
     "Combiner",
     "Comm",
+    "CrossValidation",
     "Damping",
     "Dealer",
     "DecodedChunks",
@@ -425,7 +426,6 @@ __all__ = [
     "TextOptions",
     "TrainOptions",
     "Training",
-    "Tuning",
     "Unpacked",
     "Work",
     "WorkingSet",

@@ -107,7 +107,7 @@ def test_screened_features_are_0_at_the_optimum(
 
     def watched(steps: l1.ColumnSteps) -> None:
         screen(steps)
-        fits = steps._reads.fits
+        fits = steps.reads.fits
         found.append((steps.reach.copy(), np.max([np.abs(fit.g) for fit in fits], axis=0)))
 
     monkeypatch.setattr(l1.ColumnSteps, "_screen", watched)
@@ -474,9 +474,11 @@ def test_tune_walks_the_path(
     X, y = rows(labels, n=300)
     store, Cs, n = make_store(tmp_path, X, y, blocks=3), [0.03, 0.3, 3.0], 3
     settings = {"loss": loss, "penalty": penalty, "tol": 1e-8, **bias}
-    made: list[sparse.SparseTuning] = []
-    walk = sparse.SparseTuning.walk
-    monkeypatch.setattr(sparse.SparseTuning, "walk", lambda x, r: (made.append(x), walk(x, r))[1])
+    made: list[sparse.SparseCrossValidation] = []
+    facts = sparse.SparseCrossValidation.facts
+    monkeypatch.setattr(
+        sparse.SparseCrossValidation, "facts", lambda x: (made.append(x), facts(x))[1]
+    )
     _, report = sbm.tune(store, tmp_path / "t.model", settings, Cs=Cs, folds=n)
     assert [row["status"] for row in report["settings"]] == ["converged"] * 3
     if labels == 2:
@@ -485,8 +487,8 @@ def test_tune_walks_the_path(
     assert counts == sorted(counts)
     stored = [row for block in store_rows(store) for row in block]
     known = sorted({label for label, _ in stored}, key=BlockStore(store).labels.index)
-    for fold, mine in enumerate(made[0]._models()):
-        out = made[0]._reads.folds == fold
+    for fold, mine in enumerate(made[0].models):
+        out = made[0].reads.folds == fold
         learned = [row for row, is_out in zip(stored, out, strict=True) if not is_out]
         part = np.zeros((len(learned), X.shape[1]))
         for i, (_, pairs) in enumerate(learned):
@@ -503,31 +505,36 @@ def test_tune_walks_the_path(
         assert report["settings"][-1]["folds"][fold] == pytest.approx(right.mean())
 
 
-def test_interrupted_tuning_resumes_after_its_last_C(
+def test_interrupted_tuning_resumes_at_any_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, settings = wide(tmp_path), {"loss": "log_loss", "penalty": "l1"}
-    path, options = tmp_path / "t.model", {"Cs": [0.1, 1.0, 10.0], "folds": 3}
+    options = {"Cs": [0.1, 1.0, 10.0], "folds": 3}
+    patch(monkeypatch, "_WITHIN", 1e5)  # several passes
+    patch(monkeypatch, "_SHRINK", 0.01)
     _, whole = sbm.tune(store, tmp_path / "w.model", settings, **options)
-    solved: list[float] = []
-    solve = sparse.SparseTuning._solve
+    assert whole["passes"] > 5
+    read, calls = columns.ColumnPasses.read, []
 
-    def stop(self: sparse.SparseTuning, C: float) -> dict[str, Any]:
-        solved.append(C)
-        if C == 1.0 and len(solved) == 2:
+    def stop(self: columns.ColumnPasses, what: str, *more: Any, **how: Any) -> None:
+        calls.append(what)
+        if len(calls) == stop_at:
             raise KeyboardInterrupt
-        return solve(self, C)
+        read(self, what, *more, **how)
 
-    monkeypatch.setattr(sparse.SparseTuning, "_solve", stop)
-    with pytest.raises(KeyboardInterrupt):
-        sbm.tune(store, path, settings, **options)
-    _, report = sbm.tune(store, path, settings, **options)
-    assert solved == [0.1, 1.0, 1.0, 10.0]
-    assert report["best"] == whole["best"]
-    assert [row["folds"] for row in report["settings"]] == [
-        row["folds"] for row in whole["settings"]
-    ]
-    assert path.read_bytes() == (tmp_path / "w.model").read_bytes()
+    monkeypatch.setattr(columns.ColumnPasses, "read", stop)
+    for stop_at in range(2, whole["passes"] + 1):
+        calls.clear()
+        path = tmp_path / f"{stop_at}.model"
+        with pytest.raises(KeyboardInterrupt):
+            sbm.tune(store, path, settings, **options)
+        _, report = sbm.tune(store, path, settings, **options)
+        assert calls[stop_at - 1] == calls[stop_at] == f"pass {stop_at}"
+        for name in ("folds", "passes", "relative_gap", "n_nonzero", "status"):
+            assert [row[name] for row in report["settings"]] == [
+                row[name] for row in whole["settings"]
+            ], name
+        assert path.read_bytes() == (tmp_path / "w.model").read_bytes()
 
 
 def test_liblinear_numbers_choose_the_penalty() -> None:

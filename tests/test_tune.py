@@ -1,4 +1,4 @@
-"""Tuning end to end: its table against separate trainings, the order of C, and errors."""
+"""CrossValidation end to end: its table against separate trainings, the order of C, and errors."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import Passes, write_rows
-from inside import Folds, Progress, Rows, Tuning, cli, parse_grid, patch
+from inside import CrossValidation, Folds, Progress, Rows, Training, cli, parse_grid, patch
 
 import sbm
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
@@ -64,9 +64,9 @@ def try_everything(monkeypatch):
         for candidate in self.candidates:
             candidate.set_active(True)
 
-    original = Tuning.__init__
-    monkeypatch.setattr(Tuning, "__init__", start)
-    monkeypatch.setattr(Tuning, "give_up", lambda self: None)
+    original = CrossValidation.__init__
+    monkeypatch.setattr(CrossValidation, "__init__", start)
+    monkeypatch.setattr(CrossValidation, "give_up", lambda self: None)
 
 
 # -------------------------------------------------------------------------- against separate models
@@ -133,11 +133,11 @@ def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch
     found, calls = [], []
 
     def stop(self):
-        calls.append(self.passes)
-        if self.passes == 3 and calls.count(3) == 1:
+        calls.append(self.training.state.passes)
+        if calls[-1] == 3 and calls.count(3) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tuning, "give_up", stop)
+    monkeypatch.setattr(CrossValidation, "give_up", stop)
     patch(monkeypatch, "COMMIT_SECONDS", 0.0)
     patch(monkeypatch, "COMMIT_SHARE", 0.0)
     for threads in (1, 2):
@@ -306,21 +306,23 @@ def test_error_leaves_only_the_run_to_resume(data, tmp_path, monkeypatch):
         def fail(self, error=error):
             raise error
 
-        monkeypatch.setattr(Tuning, "give_up", fail)
+        monkeypatch.setattr(CrossValidation, "give_up", fail)
         with pytest.raises(type(error)):
             tune(data / "2-4.sbm", tmp_path)
         assert os.listdir(tmp_path) == ["m.model.tune.run"]
 
 
 def test_short_passes_have_no_checkpoints(data, tmp_path, monkeypatch):
-    commits, commit = [], Tuning.commit
-    monkeypatch.setattr(Tuning, "commit", lambda self: commits.append(1) or commit(self))
+    commits, commit = [], Training.commit
+    monkeypatch.setattr(
+        Training, "commit", lambda self: commits.append(self.job.path.suffix) or commit(self)
+    )
     for seconds in (1e9, 0.0):
         patch(monkeypatch, "COMMIT_SECONDS", seconds)
         patch(monkeypatch, "COMMIT_SHARE", 0.0)
         commits.clear()
         report = tune(data / "2-4.sbm", tmp_path, (0.01, 0.1))[1]
-        assert len(commits) == (1 if seconds else report["passes"] + 1)  # and one at the end
+        assert commits.count(".tune") == (1 if seconds else report["passes"])
 
 
 def test_progress_has_a_line_for_each_value(data, tmp_path):

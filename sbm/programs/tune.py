@@ -15,19 +15,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sbm.distributed.comm import SerialComm
 from sbm.engine.clock import clock, compile_seconds, seconds_left
-from sbm.engine.engine import Engine, Pauses
-from sbm.engine.kernels import kernels_of, prepare
-from sbm.engine.learners import Folds, HeldOut
 from sbm.engine.machine import peak_bytes, return_freed_memory
-from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
@@ -38,25 +34,20 @@ from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.checks import check_settings
 from sbm.programs.training.evaluation import choose_metric
-from sbm.programs.training.needs import fits, near_bytes, plan_of
-from sbm.programs.training.newton import starts_with_newton
+from sbm.programs.training.fit import fit
+from sbm.programs.training.job import Job, StartPoint, TrainOptions
 from sbm.programs.training.places import find_store, place_of
 from sbm.programs.training.ranks import WorkShare
-from sbm.programs.training.scales import scale_features
-from sbm.programs.training.state import identity, open_run, refuse_unfinished, same_run
+from sbm.programs.training.state import refuse_unfinished, same_run
 from sbm.programs.training.task import Task
-from sbm.programs.training.warmstart import shape_record
-from sbm.programs.tuning.grid import Grid
-from sbm.programs.tuning.sparse import SparseTuning
-from sbm.programs.tuning.state import Tuning
+from sbm.programs.training.training import Method, Training
+from sbm.programs.tuning.dense import CrossValidation
+from sbm.programs.tuning.grid import LOOSER, Grid
+from sbm.programs.tuning.sparse import SparseCrossValidation
 from sbm.settings import Settings
-from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run, is_finished, run_folder
-from sbm.units import count, parse_grid
-
-if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import AnyWeights
+from sbm.units import parse_grid
 
 
 def tune(
@@ -124,15 +115,17 @@ def tune(
     blocks = BlockStore(find_store(store))
     require_whole(blocks)
     path = place_of(model, blocks)
-    choose_metric(metric, make_problems(replace(settings, C=values[0]), blocks), blocks)
     if settings.solver == "newton" and LOSSES[settings.loss].joint:
         raise SettingsError(
             f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
         )
     # Screening does not pay with few passes.
-    few_passes = replace(_with_solver(settings, blocks, folds * len(values)), screen=False)
-    validation = _make_validation(few_passes, blocks, path, values, folds, metric, progress, begin)
-    report = validation.run(resume)
+    job = _Tuning(
+        blocks, path.with_name(path.name + ".tune"), replace(settings, screen=False),
+        TrainOptions(resume, progress=progress), begin, SerialComm(),
+        Cs=values, n_folds=folds, metric=metric,
+    )  # fmt: skip
+    report = _cross_validate(job, run_folder(path))
     if picture is not None:
         draw_metric(report, picture)
     limit = settings.time_limit  # for all; the last training gets at least a moment
@@ -140,8 +133,8 @@ def tune(
     best = replace(settings, C=report["best"], time_limit=limit)
     result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
     with contextlib.suppress(StoreError):
-        Run.remove(validation.folder)  # the record first, which names the other files
-    shutil.rmtree(validation.folder, ignore_errors=True)
+        Run.remove(job.folder)  # the record first, which names the other files
+    shutil.rmtree(job.folder, ignore_errors=True)
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": clock() - begin,
         "compile": compile_seconds() - compiled_before,
@@ -168,156 +161,94 @@ def _check(Cs: Sequence[float] | float | str, folds: int, settings: Settings) ->
     return values
 
 
-def _with_solver(settings: Settings, rows: BlockStore, models: int) -> Settings:
-    """Return the settings with the solver of the folds; unlike `sbm.train`, it is never changed."""
-    task = Task.of(settings, rows)
-    if settings.solver == "auto" and task.method == "dual" and starts_with_newton(task):
-        newton = replace(settings, solver="newton")
-        problems = models * make_problems(newton, rows)
-        if fits(_task(newton, rows, problems, models)):
-            return newton
-    return task.settings
+@dataclass
+class _Tuning(Job):
+    """The cross-validation of a tuning: its models are trained together, like one model.
 
+    Attributes
+    ----------
+    Cs : list of float
+        In ascending order.
+    n_folds : int
+    metric : str or None
+    grid : Grid
+    """
 
-def _task(
-    settings: Settings,
-    rows: BlockStore,
-    problems: list[AnyProblem],
-    models: int,
-    judge_bytes: int = 0,
-) -> Task:
-    """Return the task of many models together."""
-    share = WorkShare(SerialComm(), problems, False)
-    advice = "fewer values of C or fewer folds"
-    return Task(settings, rows, share, models=models, judge_bytes=judge_bytes, advice=advice)
+    Cs: list[float] = field(kw_only=True)
+    n_folds: int = field(kw_only=True)
+    metric: str | None = field(kw_only=True)
+    grid: Grid = field(init=False)
 
+    def _resolve(self, solver: str, counts: Sequence[float] | None = None) -> Task:
+        """Return the task of the models of all C and folds."""
+        store, n = self.store, self.n_folds
+        one = Task.of(replace(self.asked, solver=solver), store)
+        problems = [
+            make_problems(replace(one.settings, C=C), store, counts)
+            for C in self.Cs for _ in range(n)
+        ]  # fmt: skip
+        metric = choose_metric(self.metric, problems[0], store)
+        self.grid = Grid(self.Cs, n, metric, problems)
+        passes = one.max_passes
+        if one.method == "columns":  # one C after the other, from the same first pass
+            problems, passes = problems[:n], 1 + len(self.Cs) * one.max_passes
+        models, exams = len(problems), 0
+        if metric.task == "binary":  # needs all decision values of each model
+            exams = BinaryMetrics.bytes_for(store.n_rows // n, models)
+        return replace(
+            one, share=WorkShare(self.comm, [p for some in problems for p in some], False),
+            tol=LOOSER * one.tol, max_passes=passes, models=models, judge_bytes=exams,
+            advice="fewer values of C or fewer folds",
+        )  # fmt: skip
 
-@dataclass(frozen=True)
-class _CrossValidation:
-    """A planned cross-validation."""
-
-    task: Task
-    path: Path
-    grid: Grid
-    weights: AnyWeights | None
-    plan: MemoryPlan
-    progress: Progress
-    begin: float
-
-    @property
-    def folder(self) -> Path:
-        """Folder of its run; it is removed once the model is written."""
-        return run_folder(self.path.with_name(self.path.name + ".tune"))
-
-    @property
-    def itself(self) -> dict[str, Any]:
-        """Its identity, stored in each checkpoint."""
+    def identity(self) -> dict[str, Any]:
+        """Return what identifies the tuning."""
         grid = self.grid
-        return identity(self.task.settings, self.task.store, self.weights) | {
+        return super().identity() | {
             "kind": "tune", "Cs": grid.Cs, "folds": grid.n_folds, "metric": grid.metric.name,
-            "shape": shape_record(self.task.store, self.plan, grid.every),
         }  # fmt: skip
 
-    def run(self, resume: bool | None) -> dict[str, Any]:
-        """Run or resume the cross-validation; if it already finished, return its report."""
-        Run.require_free(run_folder(self.path))  # the last training needs it
-        record = same_run(self.folder, self.itself) if resume is not False else None
-        is_done = record is not None and is_finished(record)
-        if resume is not False and not is_done:
-            refuse_unfinished(run_folder(self.path))
-        if record is not None and is_done:
-            found: dict[str, Any] = record["report"]
-            return found
-        with (
-            self.task.store.in_use(),
-            open_run(self.folder, self.grid.every, self.plan, record) as run,
-        ):
-            try:
-                report = self._run_passes(run, record)
-            except DataError:  # this run cannot be resumed
-                shutil.rmtree(run.folder, ignore_errors=True)
-                raise
-            report["seconds"] = {"tune": clock() - self.begin}
-            run.note(report=report)
-        return report
+    def find_start(self) -> StartPoint:
+        """Find a checkpoint of the same tuning."""
+        if self.options.resume is False:
+            return StartPoint()
+        return StartPoint(same_run(self.folder, self.itself))
 
-    def _is_late(self) -> bool:
-        return seconds_left(self.task.settings.time_limit, self.begin) < 0
-
-    def _run_passes(self, run: Run, record: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Run passes over the active models; then evaluate the remaining ones."""
-        task, grid = self.task, self.grid
-        if task.method == "columns":
-            return SparseTuning(
-                task, self.plan, grid, self.progress, self.weights, run, self.itself, self._is_late,
-            ).walk(record)  # fmt: skip
-        reserved = near_bytes(task, self.plan)
-        engine = Engine(
-            task.store, task.settings, grid.every, self.plan, run, self.progress,
-            held_out=HeldOut(Folds(grid.n_folds, task.settings.seed), grid.held_out),
-            weights=self.weights, pauses=Pauses(self._is_late),
-            staying=self.plan.staying(range(len(self.plan.parts)), reserved),
-        )  # fmt: skip
-        tuning = Tuning(engine, task, grid, run, self.itself)
-        with engine.at_work():
-            if record is not None:
-                tuning.resume(record)
-            is_over = False
-            while not is_over:
-                is_over = self._run_active(tuning)
-                tuning.judge()
-                is_over = is_over or not tuning.active
-            tuning.commit()  # the report needs a checkpoint
-        return tuning.report()
-
-    def _run_active(self, tuning: Tuning) -> bool:
-        """Run passes until all models are paused; return whether a limit was reached before."""
-        while tuning.active:
-            if tuning.passes >= self.task.settings.max_passes:
-                return True
-            n_active = len(tuning.active)
-            tuning.run_pass()
-            if tuning.passes > 1:
-                tuning.give_up()
-            if tuning.passes > 1 or not tuning.active:
-                tuning.go_up()
-            tuning.tell(n_active)
-            if self._is_late():
-                return True
-            tuning.commit_if_due()
+    def is_too_large(self) -> bool:
+        """Return False: there is no smaller plan to go on with."""
         return False
 
+    def make_method(self, training: Training) -> Method:
+        """Return the method of a running tuning."""
+        is_sparse = self.task.method == "columns"
+        return (SparseCrossValidation if is_sparse else CrossValidation)(training, self.grid)
 
-def _make_validation(
-    settings: Settings,
-    rows: BlockStore,
-    path: Path,
-    Cs: list[float],
-    folds: int,
-    metric: str | None,
-    progress: Progress,
-    begin: float,
-) -> _CrossValidation:
-    """Create the models of a tuning, plan their memory, and compile the kernels."""
-    rows.scaling = settings.scale
-    each = Task.of(settings, rows)
-    weights = each.read_weights(path.parent)
-    counts = each.class_counts(weights)
-    problems = [
-        make_problems(replace(settings, C=C), rows, counts) for C in Cs for _ in range(folds)
-    ]
-    grid = Grid(Cs, folds, choose_metric(metric, problems[0], rows), problems)
-    n, every = len(grid.problems), grid.every
-    if each.method == "columns":  # one C after the other
-        n, every = folds, [p for some in grid.problems[:folds] for p in some]
-    exams = 0
-    if grid.metric.task == "binary":  # needs all decision values of each model
-        exams = BinaryMetrics.bytes_for(rows.n_rows // folds, n)
-    task = _task(settings, rows, every, n, exams)
-    plan = plan_of(task, progress=progress)
-    models, blocks = len(grid.every), count(len(plan.parts), "block")
-    progress.note(f"{models} models, {blocks}; memory: {plan.describe()}")
-    prepare(kernels_of(settings, grid.every, rows.has_weights), rows.value_type, progress)
-    prepare("validate", rows.value_type, progress)
-    scale_features(rows, progress)
-    return _CrossValidation(task, path, grid, weights, plan, progress, begin)
+
+def _cross_validate(job: _Tuning, run_of_model: Path) -> dict[str, Any]:
+    """Run or resume the cross-validation; if it already finished, return its report."""
+    job.prepare()
+    Run.require_free(run_of_model)  # the last training needs it
+    start = job.find_start()
+    if start.record is not None and is_finished(start.record):
+        report: dict[str, Any] = start.record["report"]
+        return report
+    if job.options.resume is not False:
+        refuse_unfinished(run_of_model)
+    job.compile_kernels()
+    job.balance_classes()
+    with job.store.in_use(), job.open_run(start) as run:
+        try:
+            training = Training(job, run, job.make_method)
+            with training.method.at_work():
+                training.start(start)
+                fit(training)
+            report = training.method.facts()
+        except DataError:  # this run cannot be resumed
+            shutil.rmtree(run.folder, ignore_errors=True)
+            raise
+        report |= {
+            "passes": training.state.passes, "bytes_read": training.method.reader.bytes_read,
+            "seconds": {"tune": clock() - job.begin},
+        }  # fmt: skip
+        run.note(report=report)
+    return report

@@ -147,7 +147,7 @@ def _train_alone(
     args: argparse.Namespace, values: list[float], tuned: list[Finished], report: Report
 ) -> None:
     """Train each value on each fold by itself, once; compare the sums with a tuning."""
-    from sbm.programs.tuning.state import LOOSER
+    from sbm.programs.tuning.grid import LOOSER
 
     done: dict[float, list[Finished]] = {C: [] for C in values}
     model = args.folder / "fold.model"

@@ -94,16 +94,16 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
 
 def _train_second(training: Training, method: RowMethod) -> None:
     """Run passes of only the second model until its estimated gap is small enough."""
-    state, engine, settings = training.state, method.engine, training.settings
+    state, engine = training.state, method.engine
     for learner in method.spare_learners:  # a warm start may have needed no pass
         learner.solver.rounds = state.rounds[-1] if state.rounds else method.rounds()
     if not state.calibrating:
-        state.watch = GapWatch(settings.tol)
-    engine.last_pass = state.passes + settings.max_passes
+        state.watch = GapWatch(training.task.tol)
+    engine.last_pass = state.passes + training.task.max_passes
     while not state.is_calibrated:
         if engine.now is None:
             state.calibrating += 1
         is_done = method.run_second_pass()
-        is_late = training.is_late() or state.calibrating == settings.max_passes
+        is_late = training.is_late() or state.calibrating == training.task.max_passes
         state.is_calibrated = is_done or is_late
         training.commit_if_due(0.0 if state.is_calibrated else None)

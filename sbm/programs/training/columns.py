@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
-from sbm.engine.learners import Judge
+from sbm.engine.learners import HeldOut, Judge
 from sbm.engine.problems import is_mirrored
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
@@ -116,7 +116,7 @@ class ColumnSteps:
         is_over: Callable[[], bool],
         screens: bool = True,
     ) -> None:
-        self._reads, self._tol, self._progress, self._screens = reads, tol, progress, screens
+        self.reads, self._tol, self._progress, self._screens = reads, tol, progress, screens
         self._stop, self._sweeps = is_over, 0
         n = len(reads.fits[0].w)
         self.sizes, self.seen = FeatureSizes.of(n), np.zeros(n, np.int32)
@@ -126,20 +126,20 @@ class ColumnSteps:
     @property
     def is_in_memory(self) -> bool:
         """Whether the chosen columns are in memory."""
-        return np.array_equal(self._reads.columns.features, self.chosen)
+        return np.array_equal(self.reads.columns.features, self.chosen)
 
     def look(self, what: str, after_block: Callable[[], None], number: int) -> bool:
         """Run a pass from its number; return False if there is nothing to certify.
 
         With weights of 0, the second pass would find the slopes of the first one.
         """
-        looks = number != 2 or any(fit.w.any() for fit in self._reads.fits)
+        looks = number != 2 or any(fit.w.any() for fit in self.reads.fits)
         self.read(what, after_block, number, looks)
         return looks
 
     def read(self, what: str, after_block: Callable[[], None], number: int, looks: bool) -> None:
         """Run a pass, the first of which counts."""
-        self._reads.read(
+        self.reads.read(
             what, after_block, looks=looks, sizes=self.sizes, counts=not self.sizes.counts.any(),
             collect=None if self.is_in_memory else self.chosen,
         )  # fmt: skip
@@ -148,7 +148,7 @@ class ColumnSteps:
 
     def _screen(self) -> None:
         """Find features whose weights are 0 at the optimum, at the slopes of the last pass."""
-        sizes, fits = self.sizes, self._reads.fits
+        sizes, fits = self.sizes, self.reads.fits
         found = np.zeros(len(self.reach))
         for fit in fits:
             np.maximum(found, fit.reach(sizes.counts, sizes.squares), out=found)
@@ -158,15 +158,15 @@ class ColumnSteps:
 
     def _column_sizes(self) -> npt.NDArray[np.int64]:
         """Return the bytes of the columns of features whose weights may differ from 0."""
-        fits = self._reads.fits
+        fits = self.reads.fits
         is_out = self.reach < _SURE * fits[0].problem.l1
         for fit in fits:
             is_out &= fit.w == 0
-        return np.where(is_out, 0, self._reads.column_sizes(self.sizes))
+        return np.where(is_out, 0, self.reads.column_sizes(self.sizes))
 
     def improve(self, relative_gap: float, number: int) -> Work:
         """Take Newton steps in the columns in memory, and choose those of the next pass."""
-        reads, columns = self._reads, self._reads.columns
+        reads, columns = self.reads, self.reads.columns
         sizes = self._column_sizes()
         work, gains = Work(), np.zeros(len(columns))
         outside = sizes.copy()
@@ -251,23 +251,28 @@ class Columns:
         # A cycle would keep all arrays until the next garbage collection.
         self.training: Training = weakref.proxy(training)
         job, settings = training.job, training.settings
-        self._reads = ColumnPasses(
+        self.reads = ColumnPasses(
             job.store, job.plan, settings, sparse_problems(training.problems, settings),
             job.options.progress, y_dtype(training.problems[0], job.store), job.staying,
-            job.weights, job.options.read_rate,
+            job.weights, job.options.read_rate, self.held_out(),
         )  # fmt: skip
         self.fits, self.seconds, self.reader = (
-            self._reads.fits, self._reads.seconds, self._reads.reader,
+            self.reads.fits, self.reads.seconds, self.reads.reader,
         )  # fmt: skip
-        self._steps = ColumnSteps(
-            self._reads,
-            settings.tol,
+        self.steps = ColumnSteps(
+            self.reads,
+            training.task.tol,
             job.options.progress,
             partial(_is_over, self.training),
+            screens=training.task.models == 1,
         )
         # Of the last pass: its certificate, its totals, and the steps after it.
         self._certificate: Certificate | None = None
         self._pass, self._work = Totals(), Work()
+
+    def held_out(self) -> HeldOut | None:
+        """Return which rows the models may not learn from: none."""
+        return None
 
     @property
     def weights(self) -> list[npt.NDArray[np.float64]]:
@@ -282,13 +287,13 @@ class Columns:
     @property
     def is_worth_judging(self) -> bool:
         """Whether weights may differ from 0, or are those of the optimum."""
-        tol, certificate = self.training.settings.tol, self._certificate
+        tol, certificate = self.training.task.tol, self._certificate
         is_at_optimum = certificate is not None and certificate.relative_gap <= tol
         return self.training.state.passes > 2 or is_at_optimum
 
     def at_work(self) -> AbstractContextManager[None]:
         """Run the threads inside this context."""
-        return self._reads.at_work()
+        return self.reads.at_work()
 
     def start(self, start: StartPoint) -> None:
         """Start from zero, or from the weights of an earlier run."""
@@ -304,7 +309,7 @@ class Columns:
         """Read all rows at fixed weights, which certifies them, and collect columns."""
         training, number = self.training, self.training.state.passes + 1
         training.begin_pass(0)
-        if self._steps.look(f"pass {number}", training.stop_if_asked, number):
+        if self.steps.look(f"pass {number}", training.stop_if_asked, number):
             self._certificate = total_certificate(self.fits)
         assert self._certificate is not None
         self._pass, self._work = Totals(gap=self._certificate.gap), Work()
@@ -320,7 +325,7 @@ class Columns:
         assert certificate is not None
         if is_best:
             self.training.keep(certificate)
-        if is_last or certificate.relative_gap <= self.training.settings.tol:
+        if is_last or certificate.relative_gap <= self.training.task.tol:
             self._say_least_cost()
         return certificate
 
@@ -339,12 +344,15 @@ class Columns:
         """Take Newton steps in the columns; return False at the limit of the precision."""
         assert certificate is not None
         state = self.training.state
-        self._work = work = self._steps.improve(certificate.relative_gap, state.passes)
-        state.rounds[-1] = work.sweeps
-        self._pass.updates, self._pass.visits = work.updates, work.nonzeros
+        self._take_work(self.steps.improve(certificate.relative_gap, state.passes))
         # The same columns, and no smaller gap than some passes ago.
         before = state.gaps[1 - _STUCK] if state.passes > _STUCK + 2 else math.inf
-        return not self._steps.is_in_memory or before > certificate.gap
+        return not self.steps.is_in_memory or before > certificate.gap
+
+    def _take_work(self, work: Work) -> None:
+        """Count the work of steps after a pass."""
+        self._work, self.training.state.rounds[-1] = work, work.sweeps
+        self._pass.updates, self._pass.visits = work.updates, work.nonzeros
 
     def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
         """Visit all blocks in the next pass."""
@@ -362,7 +370,7 @@ class Columns:
 
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return the figures of the columns; those of a cache of rows are 0."""
-        columns, seconds = self._reads.columns, self.training.spent()
+        columns, seconds = self.reads.columns, self.training.spent()
         return {
             "rows_per_second": 0.0,
             "nnz_per_second": self._work.nonzeros / max(seconds["solve"], 1e-9),
@@ -380,13 +388,17 @@ class Columns:
             "n_weights": sum(len(fit.w) for fit in self.fits),
         }
 
+    def tell(self, record: dict[str, Any]) -> None:
+        """Show the figures of the pass in a table."""
+        self.training.options.progress.row(record)
+
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return weights, slopes and bounds, and what is known of the features."""
-        steps = self._steps
+        steps = self.steps
         arrays: dict[str, npt.NDArray[Any]] = {
             **asdict(steps.sizes),
             "seen": steps.seen, "chosen": steps.chosen, "reach": steps.reach,
-            "bounds": np.array([fit.bound for fit in self.fits]),
+            "bounds": np.array([[fit.primal, fit.bound] for fit in self.fits]),
         }  # fmt: skip
         for k, fit in enumerate(self.fits):
             arrays |= {f"w-{k}": fit.w, f"g-{k}": fit.g}
@@ -394,9 +406,8 @@ class Columns:
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint."""
-        training, steps = self.training, self._steps
-        state, arrays = training.state, training.run.read_state()
-        self._certificate = state.certificate
+        training, steps = self.training, self.steps
+        arrays = training.run.read_state()
         steps.seen, steps.reach = arrays["seen"].copy(), arrays["reach"].copy()
         if record["shape"] == training.job.itself["shape"]:  # the same order of rows
             names = [one.name for one in fields(FeatureSizes)]
@@ -405,10 +416,8 @@ class Columns:
         steps.solves = record["method"]["solves"]
         for k, fit in enumerate(self.fits):
             fit.w[:], fit.g[:] = arrays[f"w-{k}"], arrays[f"g-{k}"]
-            fit.bound = float(arrays["bounds"][k])
-            if state.passes == 1:  # the second pass does not compute it
-                assert state.certificate is not None
-                fit.primal = state.certificate.primal / len(self.fits)
+            fit.primal, fit.bound = arrays["bounds"][k].tolist()
+        self._certificate = total_certificate(self.fits)
 
     def _start_warm(self, run: str | Path | bool) -> None:
         """Start from the weights of an earlier run of sparse models on this store.

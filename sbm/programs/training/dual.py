@@ -58,13 +58,10 @@ class RowMethod:
         # A cycle would keep all arrays until the next garbage collection.
         self.training: Training = weakref.proxy(training)
         job, task = training.job, training.job.task
-        n, validation = len(training.problems), training.validation
-        held_out = HeldOut(FOLDS, [None] * n + [0] * len(task.others)) if task.others else None
-        if validation is not None:
-            held_out = validation.held_out(job.plan, n)
+        n = len(training.problems)
         self.engine = Engine(
             job.store, task.settings, task.problems, job.plan, training.run, job.options.progress,
-            held_out=held_out, weights=job.weights, read_rate=job.options.read_rate,
+            held_out=self.held_out(), weights=job.weights, read_rate=job.options.read_rate,
             comm=task.share.adding, own=job.own,
             pauses=Pauses(training.is_late, training.after_step, training.stop_if_asked),
             staying=job.staying,
@@ -72,6 +69,14 @@ class RowMethod:
         self.seconds, self.reader = self.engine.seconds, self.engine.reader
         self.learners, self.spare_learners = self.engine.learners[:n], self.engine.learners[n:]
         self.solvers = [learner.solver for learner in self.learners]
+
+    def held_out(self) -> HeldOut | None:
+        """Return which rows the learners may not learn from; None if they may learn from all."""
+        training, n = self.training, len(self.training.problems)
+        if training.validation is not None:
+            return training.validation.held_out(training.job.plan, n)
+        others = training.task.others
+        return HeldOut(FOLDS, [None] * n + [0] * len(others)) if others else None
 
     @property
     def weights(self) -> list[npt.NDArray[np.float64]]:
@@ -92,7 +97,7 @@ class RowMethod:
         if (earlier := start.earlier) is None:
             return
         training, state = self.training, self.training.state
-        tol, plan, own = training.settings.tol, training.job.plan, training.job.own
+        tol, plan, own = training.task.tol, training.job.plan, training.job.own
         state.is_warm = not earlier.is_rescaled
         set_active(self.spare_learners, False)
         earlier.hand_over(training.run, plan, own)
@@ -119,7 +124,7 @@ class RowMethod:
         """
         plan = self.training.job.plan
         new = earlier.new_parts(plan)
-        some = 0 < len(new) < len(plan.parts) and self.training.settings.max_passes > 1
+        some = 0 < len(new) < len(plan.parts) and self.training.task.max_passes > 1
         some = some and self.engine.comm.size == 1
         return self.engine.shuffled(1, new) if some else None
 
@@ -173,6 +178,10 @@ class RowMethod:
             "cached_zero": sum(some.count_zero() for some in working),
             "cached_ages": [sum(some) for some in ages],
         }
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Show the figures of the pass in a table."""
+        self.training.options.progress.row(record)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return the state of the learners."""
@@ -257,7 +266,7 @@ class Dual(RowMethod):
             )
         if is_best:
             training.keep(certificate)
-        if certificate.relative_gap > training.settings.tol and not is_last:
+        if certificate.relative_gap > training.task.tol and not is_last:
             replace_weights(self.engine, by_learner)
         if state.only is None:
             state.watch.learn(certificate.relative_gap)
@@ -278,19 +287,19 @@ class Dual(RowMethod):
         if len(state.gaps) < 2 or state.gaps[-2] == 0:
             return None
         shrink = state.gaps[-1] / state.gaps[-2]
-        n = choose_blocks(len(blocks), certificate.relative_gap, self.training.settings.tol, shrink)
+        n = choose_blocks(len(blocks), certificate.relative_gap, self.training.task.tol, shrink)
         return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
 
     def carried(self) -> list[npt.NDArray[np.float64]] | None:
         """Return the columns of W if Newton's method is expected to be faster from here."""
         training, state, job = self.training, self.training.state, self.training.job
-        left = passes_left(training.relative_gaps, training.settings.tol)
+        left = passes_left(training.relative_gaps, training.task.tol)
         if left is None or state.passes < LEAST_PASSES:
             return None
         if job.task.share.is_by_class:  # each rank is at a pass of its own
             return None
         visits = state.totals.visits // state.passes
-        is_enough = state.passes + left <= training.settings.max_passes
+        is_enough = state.passes + left <= training.task.max_passes
         work = work_of(job.task)
         if not work.newton_pays(left, visits, is_enough, state.passes) or not job.can_switch():
             return None

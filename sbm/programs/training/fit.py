@@ -24,17 +24,17 @@ def fit(training: Training) -> Carried | None:
     Carried or None
         What another method starts from if that is expected to be faster; None at the end.
     """
-    state, settings, method = training.state, training.settings, training.method
+    state, task, method = training.state, training.task, training.method
     while not state.is_done:
         # A checkpoint may be between a pass and its certificate.
         done, certificate = state.ended or method.run_pass(), None
         is_late = training.is_late()
-        is_last = is_late or state.passes >= settings.max_passes
+        is_last = is_late or state.passes >= task.max_passes
         is_best = (is_last or method.is_worth_judging) and training.judge(done.gap)
         is_last = is_last or training.is_over
         if method.may_be_done(done) or is_last or is_best:
             state.certificate = certificate = method.certify(is_last, is_best)
-            is_last = is_last or certificate.relative_gap <= settings.tol
+            is_last = is_last or certificate.relative_gap <= task.tol
         is_last = is_last or not method.move(certificate)
         training.end_pass(done, certificate, is_late, is_last)
         if not is_last and (columns := method.carried()) is not None:

@@ -222,7 +222,7 @@ class Job:
             self.task = self._resolve(self.task.settings.solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent)
-        self.itself = identity(self.asked, self.store, self.weights)
+        self.itself = self.identity()
         if self._has_switched() or self._starts_with_newton():
             self.task = self._resolve("newton")
         refuse_others(self.comm, self.store, self.itself)
@@ -237,6 +237,10 @@ class Job:
                 f"solver newton with loss {loss.name}{many} needs a single process; use solver dual"
             )
         check_memory_of_products(self.plan, self.plan.missing(self.own, self.reserved))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what identifies the training, before its memory is planned."""
+        return identity(self.asked, self.store, self.weights)
 
     def _resolve(self, solver: str, counts: Sequence[float] | None = None) -> Task:
         """Return the task for a solver; `counts` are row weights per class, to balance classes."""
@@ -448,8 +452,9 @@ class Job:
         """
         plan = self.plan
         n_staying = len(self.staying)
+        models = f"{self.task.models} models, " if self.task.models > 1 else ""
         self.options.progress.note(
-            f"{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
+            f"{models}{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
             f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         settings, problems, before = self.task.settings, self.task.share.problems, compile_seconds()
@@ -457,7 +462,7 @@ class Job:
         if self.task.method == "dual" and self.task.share.adding.size > 1:
             kernels += RANKS
         one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
-        if self.task.others:
+        if self.task.models > 1:
             prepare("validate", self.store.value_type, self.options.progress)
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:

@@ -241,7 +241,7 @@ class SecondOrder(RowMethod):
         # The optimum of a large sample is so near that whole steps are right.
         is_large = piece_rows(task.store) >= LARGE_SAMPLE * len(self.weights[0])
         searches = task.shares_rows and is_in_memory and not is_large
-        self.steps = NewtonSteps(engine, task, training.settings.tol, searches=searches)
+        self.steps = NewtonSteps(engine, task, training.task.tol, searches=searches)
         # Of the last pass: its learners, their certificates, and its totals.
         self._active, self._certificates = list[Learner](), dict[int, Certificate]()
         self._pass = Totals()
@@ -293,7 +293,7 @@ class SecondOrder(RowMethod):
 
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Certify the weights of the pass; of the last ones, store alphas that are not yet."""
-        training, steps, tol = self.training, self.steps, self.training.settings.tol
+        training, steps, tol = self.training, self.steps, self.training.task.tol
         certificates = self._certificates | steps.done
         certificate = self._total(certificates).or_zeros()
         if is_best:
@@ -335,6 +335,6 @@ class SecondOrder(RowMethod):
         steps.is_stored = False
         active = [one for one in self.spare_learners if one.number not in steps.done]
         found = steps.visit([Group(active)], f"pass {self.training.state.passes}")
-        is_last = self._total(found).relative_gap <= self.training.settings.tol
+        is_last = self._total(found).relative_gap <= self.training.task.tol
         with self.seconds.measure("solve"):
             return is_last or not steps.move(active, found)

@@ -40,6 +40,9 @@ class Task:
     store : BlockStore
     share : WorkShare
         The problems of the model, and those of this rank.
+    tol : float
+        Relative gap to reach.
+    max_passes : int
     others : list of Problem, MultiProblem or OneClass
         Problems of other models that are trained at the same time: of calibration, or of other
         folds and values of C.
@@ -54,6 +57,8 @@ class Task:
     settings: Settings
     store: BlockStore
     share: WorkShare
+    tol: float
+    max_passes: int
     others: Sequence[AnyProblem] = ()
     models: int = 1
     judge_bytes: int = 0
@@ -86,10 +91,11 @@ class Task:
         every = make_problems(settings, store, counts)
         every = every if classes is None else only(every, classes)
         share = WorkShare.of(comm or SerialComm(), every, store)
+        task = cls(settings, store, share, settings.tol, settings.max_passes)
         if not settings.calibrate:
-            return cls(settings, store, share)
+            return task
         second = make_problems(settings, store, counts)
-        return cls(settings, store, share, second, 2, advice="no --calibrate")
+        return replace(task, others=second, models=2, advice="no --calibrate")
 
     @property
     def method(self) -> str:

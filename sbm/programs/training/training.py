@@ -106,6 +106,9 @@ class Method(Protocol):
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return its own figures of a pass, for the log."""
 
+    def tell(self, record: dict[str, Any]) -> None:
+        """Report a pass, given its line of the log, to the person who waits."""
+
     def facts(self) -> dict[str, Any]:
         """Return its own entries of the report."""
 
@@ -117,7 +120,7 @@ def final_report(training: Training) -> dict[str, Any]:
     """Return the report of a finished training; see `sbm.train`."""
     state, certificate, method = training.state, training.state.certificate, training.method
     assert certificate is not None
-    tol, validation = training.settings.tol, None
+    tol, validation = training.task.tol, None
     if training.validation is not None:
         ended_by = "tol" if certificate.relative_gap <= tol else "limit"
         validation = training.validation.report(ended_by)
@@ -199,13 +202,14 @@ class Training:
 
     def __post_init__(self) -> None:
         job = self.job
-        self.settings, self.options, self.begin = job.task.settings, job.options, job.begin
-        self.problems, self.validation = job.task.share.problems, job.validation
+        self.task, self.options, self.begin = job.task, job.options, job.begin
+        self.settings, self.problems = job.task.settings, job.task.share.problems
+        self.validation = job.validation
         self._commits, self._n_commits = CommitClock(), 0
         self.method = self.make(self)
         self.seconds = self.method.seconds
         self.seconds.compile = job.compile_seconds
-        self.state.watch.tol = self.settings.tol
+        self.state.watch.tol = self.task.tol
         self.state.mark = asdict(self.seconds)
 
     @property
@@ -227,7 +231,7 @@ class Training:
 
     def passes_left(self) -> float | None:
         """Estimate the number of passes to the tolerance, if the last gaps show a trend."""
-        return foresee_passes(self.relative_gaps, self.settings.tol)
+        return foresee_passes(self.relative_gaps, self.task.tol)
 
     def start(self, start: StartPoint) -> None:
         """Resume, warm-start, or start from zero."""
@@ -367,7 +371,7 @@ class Training:
             "dual": method.dual,
             "estimated_gap": done.gap if is_whole else None,
             "estimated_relative_gap": min(self.relative(done.gap), _MOST) if is_whole else None,
-            "tol": self.settings.tol,
+            "tol": self.task.tol,
             "passes_left": self.passes_left(),
             "visits": done.visits,
             "updates": done.updates,
@@ -382,7 +386,7 @@ class Training:
             "validation": None if self.validation is None else self.validation.figures(),
         }
         self.run.log({"event": "pass", **record})
-        self.options.progress.row(record)
+        self.method.tell(record)
 
     # ------------------------------------------------------------------- checkpoints and end
 

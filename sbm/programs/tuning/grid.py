@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbm.engine.learners import Group, Learner, set_active
+from sbm.errors import DataError
 from sbm.programs.training.evaluation import Evaluation, Metric
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
 
-__all__ = [
-    "Candidate", "Grid", "known_figures", "lag", "mean_figure",
-]  # fmt: skip
+__all__ = ["LOOSER", "Candidate", "Grid", "known_figures", "lag", "mean_figure"]
+
+# Folds are trained to this multiple of the tolerance, which is enough to find the best C.
+LOOSER = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,26 @@ class Grid:
     def held_out(self) -> list[int]:
         """The held-out fold of each learner."""
         return [k % self.n_folds for k, mine in enumerate(self.problems) for _ in mine]
+
+    def report(self, table: list[dict[str, Any]], where: str) -> dict[str, Any]:
+        """Return the report of `sbm.tune` about a table with a row for each C.
+
+        Raises
+        ------
+        DataError
+            The metric is undefined on all folds of the rows, which are `where`.
+        """
+        left = [row for row in table if row["status"] in ("converged", "not converged")]
+        judged = [row for row in left if row["mean"] is not None]
+        if not judged:
+            raise DataError(
+                f"{self.metric.name} is undefined on all {self.n_folds} folds of {where}: they "
+                "have too few rows or only one label; use fewer folds or another metric"
+            )
+        best = max(judged, key=lambda row: self.metric.sign * row["mean"])
+        return {
+            "metric": self.metric.name, "folds": self.n_folds, "best": best["C"], "settings": table,
+        }  # fmt: skip
 
 
 @dataclass
@@ -89,6 +111,7 @@ class Candidate:
         return {
             "is_active": self.is_active, "metrics": self.metrics, "gap": self.gap,
             "passes": self.passes, "ratio": self.ratio, "seconds": seconds,
+            "certificate": self.certificate.to_dict() if self.certificate else None,
         }  # fmt: skip
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -96,6 +119,8 @@ class Candidate:
         self.set_active(record["is_active"])
         self.metrics, self.gap = list(record["metrics"]), float(record["gap"])
         self.passes, self.ratio = int(record["passes"]), float(record["ratio"])
+        if record["certificate"] is not None:
+            self.certificate = Certificate(**record["certificate"])
         for learner, seconds in zip(self.learners, record["seconds"], strict=True):
             learner.seconds = float(seconds)
 

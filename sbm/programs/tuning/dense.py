@@ -1,4 +1,8 @@
-"""A running tuning: its models, the decisions about them, and its checkpoints."""
+"""Cross-validation of models with a variable per row: one model for each C and fold.
+
+All models learn from each loaded block. After each pass, small gaps pause a model, clearly worse
+values of C are dropped, and the next larger C starts if the largest so far is as good as the best.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.engine.certificate import certify_each
-from sbm.engine.engine import Engine
-from sbm.engine.learners import Group, Learner
+from sbm.engine.engine import Engine, Pauses
+from sbm.engine.learners import Folds, Group, HeldOut, Learner
 from sbm.engine.pace import choose_rounds
-from sbm.engine.snapshot import restore, snapshot
-from sbm.errors import DataError, StoreError
+from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
-from sbm.programs.training.task import Task
-from sbm.programs.training.training import CommitClock
+from sbm.programs.training.training import Training
 from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
-from sbm.store.blocks import BlockStore
-from sbm.store.run import Run
-from sbm.units import format_number
+from sbm.units import count, format_number
 
-__all__ = ["LOOSER", "Tuning", "fork", "table_report"]
+__all__ = ["CrossValidation", "fork"]
 
-# Folds are trained to this multiple of the tolerance, which is enough to find the best C.
-LOOSER = 10.0
 # Metrics of models with a larger estimated relative gap are not used to drop them.
 TRUST = 0.1
 # A C is dropped if its metric is worse than the best one by more than ERRORS standard errors plus
@@ -38,136 +37,121 @@ TRUST = 0.1
 ERRORS, CHANGES = 2.0, 4.0
 
 
-class Tuning:
+class CrossValidation(RowMethod):
     """Trains the models of all C and folds, and decides which ones continue.
 
     Parameters
     ----------
-    engine : Engine
-        With a learner for each problem of the grid.
-    task : Task
-        That of all models together.
+    training : Training
     grid : Grid
-    run : Run
-        Receives the checkpoints.
-    itself : dict
-        The identity of this tuning, stored in each checkpoint.
+        Its problems are those of the training.
     """
 
-    def __init__(
-        self, engine: Engine, task: Task, grid: Grid, run: Run, itself: dict[str, Any]
-    ) -> None:  # fmt: skip
-        self.engine, self.grid, self._run, self._itself = engine, grid, run, itself
-        self.settings, self.progress = engine.settings, engine.progress
-        first, store = grid.problems[0][0], engine.store
-        learners = iter(engine.learners)
+    name = family = "cross-validation"
+
+    def __init__(self, training: Training, grid: Grid) -> None:
+        self.grid = grid
+        super().__init__(training)
+        # A pass cannot be resumed from its middle: rows were evaluated already.
+        self.engine.pauses = Pauses(training.is_late, after_look=training.stop_if_asked)
+        self.progress, task = training.options.progress, training.task
+        first, learners = grid.problems[0][0], iter(self.engine.learners)
         self.candidates = []
-        for k, mine in enumerate(grid.problems):
-            evaluation = Evaluation(grid.metric, first, store)
-            group = Group(list(itertools.islice(learners, len(mine))), evaluation)
+        for k, problems in enumerate(grid.problems):
+            evaluation = Evaluation(grid.metric, first, task.store)
+            group = Group(list(itertools.islice(learners, len(problems))), evaluation)
             self.candidates.append(Candidate(grid.Cs[k // grid.n_folds], group, evaluation))
         self.newton: NewtonSteps | None = None
         if task.method == "newton":
-            self.newton = NewtonSteps(engine, task, LOOSER * self.settings.tol)
-        self.passes = 0
-        self.rounds: list[int] = []
+            self.newton = NewtonSteps(self.engine, task, task.tol)
         self.given_up: set[float] = set()
         self.waiting = grid.Cs[max(2, math.ceil(len(grid.Cs) / 2)) :]
         self._free: dict[int, int] = {}
         self._told: set[float] = set()  # values of C that were reported
-        self._commits = CommitClock()
         for candidate in self.candidates:
             candidate.set_active(candidate.C not in self.waiting)
 
-    def commit_if_due(self) -> None:
-        """Write a checkpoint if the last one is old enough, as in a training; call it after passes.
+    def held_out(self) -> HeldOut:
+        """Return the held-out fold of each learner."""
+        return HeldOut(Folds(self.grid.n_folds, self.training.settings.seed), self.grid.held_out)
 
-        A checkpoint takes many writes that wait for the disk; passes over few rows are much faster.
-        """
-        if self._commits.elapsed() >= self._commits.interval:
-            with self._commits.measure():
-                self.commit()
-
-    def commit(self) -> None:
-        """Write a checkpoint; call it between two passes."""
-        place, state = snapshot(self.engine)
-        tuning = {
-            "passes": self.passes,
-            "rounds": self.rounds,
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Return the state of the learners and of the decisions about them."""
+        place, arrays = super().snapshot()
+        place |= {
             "given_up": sorted(self.given_up),
             "waiting": self.waiting,
             "free": {str(k): n for k, n in self._free.items()},
-            "bytes_read": self.engine.reader.bytes_read,
             "candidates": [candidate.record() for candidate in self.candidates],
         }
         if self.newton is not None:
-            tuning["newton"] = self.newton.record()
-            state |= self.newton.arrays()
-        self._run.commit({**self._itself, "tuning": tuning, "engine": place}, state)
+            place |= self.newton.record()
+            arrays |= self.newton.arrays()
+        return place, arrays
 
-    def resume(self, record: Mapping[str, Any]) -> None:
-        """Restore the last checkpoint.
-
-        Raises
-        ------
-        StoreError
-            The checkpoint is invalid.
-        """
-        try:
-            tuning = record["tuning"]
-            self.passes, self.rounds = tuning["passes"], tuning["rounds"]
-            self.given_up, self.waiting = set(tuning["given_up"]), tuning["waiting"]
-            self._free = {int(k): n for k, n in tuning["free"].items()}
-            for candidate, one in zip(self.candidates, tuning["candidates"], strict=True):
-                candidate.restore(one)
-            self.engine.reader.bytes_read = tuning["bytes_read"]
-            restore(self.engine, record["engine"], self._run)
-            self._told = {c.C for c in self.candidates if c.passes and not c.is_active}
-            if self.newton is not None:
-                self.newton.restore(tuning["newton"])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise StoreError(
-                f"cannot resume {self._run.folder} ({error}); use --fresh to start over"
-            ) from error
-        self.progress.stage(
-            f"resuming {self._run.folder} after {_passes(self.passes)}; --fresh starts over"
-        )
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Restore the last checkpoint."""
+        super().restore(record)
+        method = record["method"]
+        self.given_up, self.waiting = set(method["given_up"]), method["waiting"]
+        self._free = {int(k): n for k, n in method["free"].items()}
+        for candidate, one in zip(self.candidates, method["candidates"], strict=True):
+            candidate.restore(one)
+        self._told = {c.C for c in self.candidates if c.passes and not c.is_active}
+        if self.newton is not None:
+            self.newton.restore(method)
 
     @property
     def active(self) -> list[Candidate]:
         """The models that take part in the next pass."""
         return [c for c in self.candidates if c.is_active]
 
-    def run_pass(self) -> None:
-        """Run a pass of the active models; pause those with a small enough gap."""
-        self.passes += 1
-        self.rounds.append(self._next_rounds())
-        self.engine.set_pace(self.rounds[-1], self._free)
-        active = self.active
+    def run_pass(self) -> Totals:
+        """Run a pass of the active models, evaluate them, and decide which ones continue."""
+        training, active = self.training, self.active
+        training.begin_pass(self._next_rounds())
+        number, n_rows = training.state.passes, training.task.store.n_rows
+        self.engine.set_pace(training.state.rounds[-1], self._free)
         for candidate in active:
             # Do not evaluate at the poor weights of the first half of the first pass.
-            fresh = candidate.passes == 0 and self.passes == 1 and self.newton is None
-            n_rows = self.engine.store.n_rows
+            fresh = candidate.passes == 0 and number == 1 and self.newton is None
             candidate.evaluation.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
-        groups = [c.group for c in active]
+        groups, done = [c.group for c in active], Totals()
         if self.newton is not None:
-            found = self.newton.visit(groups, f"tune, pass {self.passes}")
+            found = self.newton.visit(groups, f"tune, pass {number}")
             gaps = [self._move(self.newton, c, found) for c in active]
         else:
-            totals, self._free = self.engine.run_pass(self.passes, groups, "tune, pass")
+            totals, self._free = self.engine.run_pass(number, groups, "tune, pass")
             gaps = [self._estimate(c, totals) for c in active]
+            for some in totals.values():
+                done.add(some)
         for candidate, gap in zip(active, gaps, strict=True):
             candidate.passes += 1
             candidate.metrics.append(self._figure(candidate))
             candidate.gap = gap
-            if gap * candidate.ratio <= LOOSER * self.settings.tol:
+            if gap * candidate.ratio <= training.task.tol:
                 candidate.set_active(False)
+        if number > 1:
+            self.give_up()
+        if number > 1 or not self.active:
+            self.go_up()
+        self._tell_pass(len(active))
+        return done
+
+    def may_be_done(self, done: Totals) -> bool:
+        """Whether no model takes part in the next pass."""
+        return not self.active
+
+    def move(self, certificate: Certificate | None) -> bool:
+        """Return whether a model takes part in the next pass."""
+        return bool(self.active)
 
     def _next_rounds(self) -> int:
         """Return the rounds of the next pass; ``auto`` is 1, enough for the looser tolerance."""
-        if self.settings.rounds == "auto":
+        rounds = self.training.settings.rounds
+        if rounds == "auto":
             return 1
-        return choose_rounds(self.settings.rounds, len(self.engine.plan.parts), self.rounds)
+        return choose_rounds(rounds, len(self.engine.plan.parts), self.training.state.rounds)
 
     def go_up(self) -> None:
         """Start the next larger C if the largest so far is as good as the best.
@@ -219,7 +203,7 @@ class Tuning:
     ) -> float:
         """Choose a candidate's next weights, unless its gap is small enough; return the gap."""
         gap = Certificate.total([found[x.number] for x in candidate.learners]).relative_gap
-        if gap > LOOSER * self.settings.tol:
+        if gap > self.training.task.tol:
             with self.engine.seconds.measure("solve"):
                 candidate.set_active(newton.move(candidate.learners, found))
         return gap
@@ -256,11 +240,16 @@ class Tuning:
                 for candidate in self._of(C):
                     candidate.set_active(False)
 
-    def judge(self) -> None:
+    def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Certify and evaluate, at fixed weights, all models that were not dropped.
 
         Those whose gap was estimated too low take part in further passes. Newton's method does not
         estimate gaps.
+
+        Returns
+        -------
+        Certificate
+            The one with the largest relative gap.
         """
         left = [c for c in self.candidates if c.metrics and c.C not in self.given_up]
         for candidate in left:
@@ -271,35 +260,40 @@ class Tuning:
             found = self.newton.visit(groups, "certify")
         else:
             found = {k: one for k, (one, _) in certify_each(self.engine, groups).items()}
+        certificates = []
         for candidate in left:
             parts = [found[x.number] for x in candidate.learners]
             candidate.certificate = Certificate.total(parts)
             candidate.metrics.append(self._figure(candidate))
             gap = candidate.certificate.relative_gap
             candidate.ratio = max(candidate.ratio, gap / candidate.gap if candidate.gap > 0 else 1)
-            candidate.set_active(self.newton is None and gap > LOOSER * self.settings.tol)
+            candidate.set_active(self.newton is None and gap > self.training.task.tol)
+            certificates.append(candidate.certificate)
+        return max(certificates, key=lambda one: one.relative_gap)
 
-    def tell(self, n_active: int) -> None:
+    def tell(self, record: dict[str, Any]) -> None:
+        """Report nothing more: passes report the values of C that they finish."""
+
+    def _tell_pass(self, n_active: int) -> None:
         """Report the values of C that the last pass finished, and in detail the pass itself."""
-        self.progress.note(
-            f"tune, pass {self.passes}: {n_active} models, {len(self.active)} in the next"
-        )
+        number, n_next = self.training.state.passes, len(self.active)
+        self.progress.note(f"tune, pass {number}: {n_active} models, {n_next} in the next")
         for C, figures in self._latest().items():
             candidates = self._of(C)
             if C not in self._told and not any(c.is_active for c in candidates):
                 known = known_figures([self.grid.metric.sign * figure for figure in figures])
                 shown = format_number(round(statistics.fmean(known), 6)) if known else "undefined"
                 n = max(candidate.passes for candidate in candidates)
-                self._tell(C, f"{_passes(n)}, {self.grid.metric.name} {shown}")
+                self._tell(C, f"{count(n, 'pass')}, {self.grid.metric.name} {shown}")
         for C in sorted(self.given_up):
             if C not in self._told:
-                self._tell(C, f"given up after {_passes(self._of(C)[0].passes)}")
+                self._tell(C, f"given up after {count(self._of(C)[0].passes, 'pass')}")
 
     def _tell(self, C: float, text: str) -> None:
         self._told.add(C)
         self.progress.stage(f"tune, C = {format_number(C)}: {text}")
 
-    def report(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return the table of values of C, and the best one; see `sbm.tune`.
 
         Raises
@@ -307,11 +301,9 @@ class Tuning:
         DataError
             The metric is undefined on all folds.
         """
-        grid = self.grid
-        table = [self._row(C) for C in grid.Cs]
-        return table_report(grid, table, self.engine.store) | {
-            "passes": self.passes, "bytes_read": self.engine.reader.bytes_read,
-        }  # fmt: skip
+        return self.grid.report(
+            [self._row(C) for C in self.grid.Cs], str(self.training.task.store.folder)
+        )
 
     def _row(self, C: float) -> dict[str, Any]:
         group = self._of(C)
@@ -322,7 +314,7 @@ class Tuning:
         known = known_figures(figures)
         gaps = [c.certificate.relative_gap for c in group if c.certificate is not None]
         status = "given up" if C in self.given_up else "not converged"
-        if gaps and max(gaps) <= LOOSER * self.settings.tol:
+        if gaps and max(gaps) <= self.training.task.tol:
             status = "converged"
         return {
             "C": C,
@@ -334,21 +326,6 @@ class Tuning:
             "relative_gap": max(gaps) if gaps else None,
             "status": status,
         }
-
-
-def table_report(grid: Grid, table: list[dict[str, Any]], store: BlockStore) -> dict[str, Any]:
-    """Return the report of `sbm.tune` about a table with a row for each C."""
-    left = [row for row in table if row["status"] in ("converged", "not converged")]
-    judged = [row for row in left if row["mean"] is not None]
-    if not judged:
-        raise DataError(
-            f"{grid.metric.name} is undefined on all {grid.n_folds} folds of {store.folder}: they "
-            "have too few rows or only one label; use fewer folds or another metric"
-        )
-    best = max(judged, key=lambda row: grid.metric.sign * row["mean"])
-    return {
-        "metric": grid.metric.name, "folds": grid.n_folds, "best": best["C"], "settings": table,
-    }  # fmt: skip
 
 
 def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> None:
@@ -367,7 +344,3 @@ def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> Non
         engine.run.store(engine.home(target.number, block), alpha.times(share * factor))
     np.multiply(source.solver.W, share * factor, out=target.solver.W)
     target.solver.dual_sum = share * factor * source.solver.dual_sum
-
-
-def _passes(n: int) -> str:
-    return f"{n} pass" + ("es" if n != 1 else "")
