@@ -20,6 +20,7 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import; che
 if TYPE_CHECKING:
     from typing import Any
 
+    from sbm.dataset.options import ReadOptions
     from sbm.engine.progress import Progress
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.models.model import Model
@@ -44,6 +45,7 @@ __all__ = [
     "MemoryPlanError",
     "Model",
     "Progress",
+    "ReadOptions",
     "SbmError",
     "Settings",
     "SettingsError",
@@ -67,8 +69,9 @@ __all__ = [
 _HOMES = {
     "DataError": "sbm.errors",
     "MemoryPlanError": "sbm.errors",
-    "Model": "sbm.programs.frames",
+    "Model": "sbm.dataset.frames",
     "Progress": "sbm.engine.progress",
+    "ReadOptions": "sbm.dataset.options",
     "SbmError": "sbm.errors",
     "Settings": "sbm.settings",
     "SettingsError": "sbm.errors",

@@ -34,14 +34,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from sbm.dataset.fill import read_rows
+from sbm.dataset.options import ReadOptions
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.keywords import with_keywords
 from sbm.models.fitted import coefficients
 from sbm.models.model import Model
 from sbm.names import Names
-from sbm.programs.split import read_rows
-from sbm.programs.splitting.options import Reading
 from sbm.programs.streaming.incremental import Incremental
 from sbm.programs.streaming.learner import target_type
 from sbm.programs.train import train
@@ -199,7 +199,7 @@ class _Linear(BaseEstimator):
                 name = next(iter(columns))
                 raise DataError(f"{name} applies to the path of a table; X is {type(X).__name__}")
             dtype = _type_of(X, dtype)
-        how = Reading(blocks=self.blocks, dtype=dtype, **columns)
+        how = ReadOptions(blocks=self.blocks, dtype=dtype, **columns)
         model = folder / "fit.model"
         with read_rows(rows, model, how, settings, Progress(), lambda: False) as (store, _):
             yield store

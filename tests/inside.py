@@ -15,6 +15,14 @@ from sbm.cli.commands import train as train_command
 from sbm.cli.liblinear import OPTIONS, read_options
 from sbm.cli.options import GROUPS
 from sbm.compiled import load
+from sbm.dataset import coding as dataset_coding_module
+from sbm.dataset import deal as dataset_deal_module
+from sbm.dataset import destination as dataset_destination_module
+from sbm.dataset.deal import Dealer, Labels
+from sbm.dataset.fill import default_model, default_store
+from sbm.dataset.newlabels import NewLabels
+from sbm.dataset.options import SplitOptions
+from sbm.dataset.weights import RowWeights
 from sbm.distributed import comm as distributed_comm_module
 from sbm.distributed.comm import (
     _SIZES,
@@ -111,14 +119,7 @@ from sbm.programs.reporting.charts import (
 from sbm.programs.reporting.figures import SECONDS, read_run
 from sbm.programs.reporting.page import first_charts, to_html
 from sbm.programs.reporting.picture import check_confusion, path_charts, write_confusion
-from sbm.programs.split import default_model, default_store, split
-from sbm.programs.splitting import deal as splitting_deal_module
-from sbm.programs.splitting import destination as splitting_destination_module
-from sbm.programs.splitting import reading as splitting_reading_module
-from sbm.programs.splitting.deal import Dealer, Labels
-from sbm.programs.splitting.newlabels import NewLabels
-from sbm.programs.splitting.options import SplitOptions
-from sbm.programs.splitting.weights import RowWeights
+from sbm.programs.split import split
 from sbm.programs.streaming import plan as streaming_plan_module
 from sbm.programs.streaming import state as streaming_state_module
 from sbm.programs.streaming.arrivals import (
@@ -215,28 +216,28 @@ _PLACES = {
     "COMMIT_SECONDS": "sbm.programs.training.training",
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
-    "Dealer": "sbm.programs.split",
+    "Dealer": "sbm.dataset.fill",
     "EVICTED_BYTES": "sbm.programs.training.state",
     "FIRST_BLOCK": "sbm.programs.streaming.state",
     "FREQUENT": "sbm.engine.sync",
     "JUDGED": "sbm.programs.streaming.state",
-    "LARGEST_BATCH": "sbm.programs.splitting.options",
+    "LARGEST_BATCH": "sbm.dataset.options",
     "LEAST_BYTES": "sbm.engine.pace",
     "LEAST_NNZ": "sbm.engine.sync",
     "MOST_BYTES": "sbm.distributed.comm",
     "MOST_CLASSES": "sbm.programs.training.turns",
     "MOST_GRAM": "sbm.solver.l1",
-    "MOST_LABELS": "sbm.programs.splitting.reading",
+    "MOST_LABELS": "sbm.dataset.coding",
     "MOST_LISTED": "sbm.engine.sync",
     "MOST_SOURCES": "sbm.inputs.formats",
     "MOST_WHOLE": "sbm.engine.memory",
     "PATIENCE": "sbm.programs.training.validation",
     "PassCost": "sbm.programs.training.dual",
     "RANGE": "sbm.inputs.remote",
-    "SCORES": "sbm.programs.answers",
+    "SCORES": "sbm.dataset.batches",
     "SLICE": "sbm.distributed.comm",
     "SMALL": "sbm.distributed.comm",
-    "SMALL_BLOCK": "sbm.programs.splitting.deal",
+    "SMALL_BLOCK": "sbm.dataset.deal",
     "SPARE": "sbm.engine.sync",
     "SUMS": "sbm.engine.sync",
     "UNWRITTEN_BYTES": "sbm.programs.training.state",
@@ -269,7 +270,7 @@ _PLACES = {
     "_source": "sbm.compiled",
     "_swap": "sbm.store.files",
     "_sync": "sbm.store.files",
-    "_take_back": "sbm.programs.splitting.destination",
+    "_take_back": "sbm.dataset.destination",
     "compile_ahead": "sbm.programs.precompile",
     "decode_rows": "sbm.store.blocks",
     "fingerprint": "sbm.compiled",
@@ -282,10 +283,10 @@ _PLACES = {
     "plan": "sbm.programs.plan",
     "plan_stream": "sbm.programs.streaming.state",
     "precompile.is_ready": "sbm.programs.precompile",
-    "put_in_place": "sbm.programs.splitting.destination",
+    "put_in_place": "sbm.dataset.destination",
     "replace_weights": "sbm.programs.training.dual",
     "resident_bytes": "sbm.programs.training.job",
-    "room_for_rows": "sbm.programs.splitting.deal",
+    "room_for_rows": "sbm.dataset.deal",
     "rows_ahead": "sbm.solver.problem",
     "run_compiler": "sbm.compiled",
     "table._CELLS": "sbm.inputs.table",
@@ -448,6 +449,9 @@ __all__ = [
     "compiled_module",
     "convert_inputs",
     "convert_sources",
+    "dataset_coding_module",
+    "dataset_deal_module",
+    "dataset_destination_module",
     "decode_record",
     "decode_rows",
     "default_model",
@@ -539,9 +543,6 @@ __all__ = [
     "smaller",
     "sources_at",
     "split",
-    "splitting_deal_module",
-    "splitting_destination_module",
-    "splitting_reading_module",
     "squared_norm",
     "store_blocks_module",
     "store_container_module",

@@ -19,9 +19,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # A package may import itself and those with a smaller number; circular imports are forbidden.
 LEVELS = {
-    "__main__": 7, "__init__": 7, "cli": 6, "sklearn": 6, "programs": 5, "engine": 4, "inputs": 3,
-    "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1, "losses": 1,
-    "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
+    "__main__": 8, "__init__": 8, "cli": 7, "sklearn": 7, "programs": 6, "dataset": 5, "engine": 4,
+    "inputs": 3, "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1,
+    "losses": 1, "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
     "resident": 0,
 }  # fmt: skip
 FORBIDDEN = {
@@ -186,12 +186,12 @@ def test_source_follows_the_rules():
 # Structural figures of the package. A figure may fall: then lower it here. It may rise only if
 # nothing else works; then write the reason beside it.
 FIGURES = {
-    "functions that take settings and store": 12,
+    "functions that take settings and store": 10,
     "modules that write a checkpoint": 3,
     "reads of settings.solver and settings.penalty": 25,
-    "modules that refuse settings": 46,
+    "modules that refuse settings": 47,
     "numeric constants of modules": 481,
-    "lines kept from the formatter": 263,
+    "lines kept from the formatter": 262,
 }
 _CONSTANT = ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple
 
@@ -259,7 +259,7 @@ def test_structure_does_not_get_worse():
 def test_every_parameter_of_the_api_is_documented(name):
     told = inspect.getdoc(getattr(sbm, name))
     section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\w+\n---|\Z)", told, re.S | re.M)
-    names = re.findall(r"^(\w+(?:, \w+)*)(?: :|$)", section[1], re.M)
+    names = re.findall(r"^(?:\*\*)?(\w+(?:, \w+)*)(?: :|$)", section[1], re.M)
     documented = [n for several in names for n in several.split(", ")]
     assert sorted(documented) == sorted(inspect.signature(getattr(sbm, name)).parameters)
     assert name == "Settings" or re.search(r"^Returns\n---.*^Raises\n---", told, re.S | re.M)

@@ -32,10 +32,10 @@ from inside import (
     system_limit,
     within_limit,
 )
+from inside import dataset_coding_module as coding
+from inside import dataset_deal_module as deal
 from inside import engine_machine_module as limits
 from inside import engine_machine_module as process
-from inside import splitting_deal_module as deal
-from inside import splitting_reading_module as coding
 from streams import learn, make_lines, same, small_plans
 
 import sbm

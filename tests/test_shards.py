@@ -21,7 +21,7 @@ from inside import (
     split,
     tune,
 )
-from inside import splitting_destination_module as destination
+from inside import dataset_destination_module as destination
 
 import sbm
 from sbm.errors import DataError, SettingsError, StoreError

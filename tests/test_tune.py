@@ -276,6 +276,55 @@ def without_seconds(value):
     return [without_seconds(v) for v in value] if isinstance(value, list) else value
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"penalty": "l1", "loss": "log_loss"}, {"weights": "column"}], ids=str
+)
+def test_text_and_tables_are_read_as_for_train(tmp_path, monkeypatch, more):
+    """Interrupted or not: the same table and model as of a store."""
+    more, (X, y) = dict(more), make_rows(n=300)
+    lines = [f"{('no', 'yes')[int(b)]},{a[0]:.3f},{a[1]:.3f},{1 + i % 3}\n"
+             for i, (a, b) in enumerate(zip(X, y == y[0], strict=True))]  # fmt: skip
+    (tmp_path / "t.csv").write_text("bought,age,size,times\n" + "".join(lines))
+    how = {"label": "bought", "blocks": 4, "exclude": ["times"]}
+    if more.pop("weights", None):
+        how = {**how, "weight": "times", "exclude": []}
+    chosen, Cs = {"mem": "400MB", "parts": "auto", **more}, {"Cs": (0.1, 1.0), "folds": 3}
+    sbm.split(tmp_path / "t.csv", tmp_path / "s.sbm", **how)
+    _, whole = sbm.tune(tmp_path / "s.sbm", tmp_path / "s.model", chosen, **Cs)
+    patch(monkeypatch, "COMMIT_SECONDS", 0.0)
+    patch(monkeypatch, "COMMIT_SHARE", 0.0)
+    commit, calls = Training.commit, []
+
+    def stop(training):
+        commit(training)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "commit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sbm.tune(tmp_path / "t.csv", tmp_path / "t.model", chosen, **Cs, **how)
+    monkeypatch.setattr(Training, "commit", commit)
+    _, report = sbm.tune(tmp_path / "t.csv", tmp_path / "t.model", chosen, **Cs, **how)
+    assert report["read"]["rows"] == 300
+    for name in ("folds", "passes", "relative_gap", "status"):
+        assert [row[name] for row in report["settings"]] == [
+            row[name] for row in whole["settings"]
+        ], name
+    assert (tmp_path / "t.model").read_bytes() == (tmp_path / "s.model").read_bytes()
+    assert set(os.listdir(tmp_path)) == {
+        "t.csv", "s.sbm", "s.model", "s.model.run", "t.model", "t.model.run",
+    }  # fmt: skip
+
+
+def test_unknown_options_of_reading_are_refused(data, tmp_path):
+    for function, more in ((sbm.tune, {"Cs": 1.0}), (sbm.train, {}), (sbm.plan, {})):
+        with pytest.raises(TypeError, match=r"unknown argument 'lable'.*label"):
+            function(data / "2-4.sbm", **more, lable="y")
+        with pytest.raises(SettingsError, match="is a store; label, exclude"):
+            function(data / "2-4.sbm", **more, label="y", exclude=["a"])
+
+
 @pytest.mark.long
 def test_report_does_not_depend_on_threads(data, tmp_path):
     for name, loss in (("2-4", "hinge"), ("3-4", "log_loss")):

@@ -43,9 +43,10 @@ from sbm.units import parse_grid
 _BUDGET = 3  # exit code
 _TYPED = click.core.ParameterSource.COMMANDLINE
 _STORE = click.argument("store", required=False, type=FILE)
+_DATA = click.argument("data", nargs=-1, metavar="[DATA]...", type=PATH)
 _MODEL = click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
-    help="Model to write.  [default: STORE.model]",
+    help="Model to write.  [default: the first DATA's name with .model]",
 )  # fmt: skip
 
 
@@ -102,6 +103,16 @@ _READING = {
         "--names/--no-names", default=True, help="Keep the names of features.  [default: keep]"
     ),
 }  # fmt: skip
+
+
+def _read_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of reading text out of those of a command, as keywords of a function."""
+    reading = {name: options.pop(name) for name in _READING}
+    reading["categorical"] = reading["categorical"] or None
+    reading["on_error"] = reading["on_error"] or "fail"
+    return reading
+
+
 _KEEP_STORE = click.option(
     "--keep-store", type=NEW_FILE, is_flag=False, flag_value=LAST, metavar="[STORE]",
     help="Also write the store that sbm split would make.  [default: the first DATA's name with "
@@ -158,8 +169,7 @@ def cli() -> None:
 @REMOTE_TIMEOUT
 @shared
 def split(
-    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool,
-    categorical: tuple[str, ...], on_error: str | None, **options: Any,
+    terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Turn text into a block store to train on.
 
@@ -170,27 +180,19 @@ def split(
     from sbm.programs.split import split as job
 
     begin, compiled_before = clock(), compile_seconds()
-    report = job(
-        inputs, shuffle=not no_shuffle, categorical=categorical or None,
-        on_error=on_error or "fail", progress=terminal, **options,
-    )  # fmt: skip
+    reading = _read_options(options)
+    report = job(inputs, shuffle=not no_shuffle, progress=terminal, **reading, **options)
     report["seconds"] = clock() - begin
     report["compile_seconds"] = compile_seconds() - compiled_before
-    for problem in report["problems"]:
-        complain(f"skipped {problem}")
-    for line in show.open_lines(report):
-        complain(line)
-    terminal.answer(report, lambda told: show.split(told, options["min_count"]))
+    _tell_skipped(report)
+    terminal.answer(report, lambda told: show.split(told, reading["min_count"]))
 
 
 @cli.command(
     cls=LiblinearCommand, example="sbm train big.svm -C 0.1 --mem 2GB --json", stopped=RESUMES
 )
-@click.argument("data", nargs=-1, metavar="[DATA]...", type=PATH)
-@click.option(
-    "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",
-    help="Model to write.  [default: the first DATA's name with .model]",
-)  # fmt: skip
+@_DATA
+@_MODEL
 @settings_of("train")
 @some(LIBLINEAR.values())
 @click.option(
@@ -228,17 +230,16 @@ def train(
     After Ctrl-C, SIGTERM or a crash, the same command resumes from the last checkpoint. Rerunning
     a finished training does nothing.
     """
+    from sbm.dataset.options import ReadOptions
+
     data, options["warm_start"] = _start(data, options["warm_start"])
     data, keep_store = _kept(data, keep_store)
     refuse_their_model(data, context.get_parameter_source("model") is not _TYPED)
-    reading = {name: options.pop(name) for name in _READING}
-    reading["categorical"] = reading["categorical"] or None
-    reading["on_error"] = reading["on_error"] or "fail"
+    reading = ReadOptions(**_read_options(options))
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
     from sbm.programs.predict import predict as predict_job
-    from sbm.programs.splitting.options import Reading
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
 
@@ -246,18 +247,17 @@ def train(
     if comm.rank > 0:
         terminal.mute()
     with stop_signals() as is_stopped:
-        how = Reading(**reading, keep_store=keep_store)
         result, report = train_ranks(
             comm, list(data) or None, model, settings,
-            TrainOptions(resume, is_stopped, terminal, how, test, while_reading=stopped_at_once),
+            TrainOptions(
+                resume, is_stopped, terminal, reading, keep_store, test,
+                while_reading=stopped_at_once,
+            ),
         )  # fmt: skip
     comm.leave()
     if result is None:  # rank 0 prints the report
         return
-    for problem in (report["read"] or {}).get("problems", []):
-        complain(f"skipped {problem}")
-    for line in show.open_lines(report["read"] or {"open": []}):
-        complain(line)
+    _tell_skipped(report["read"])
     if not terminal.as_json:
         terminal.answer(report, show.train)
     try:
@@ -272,6 +272,14 @@ def train(
     if test is not None and not terminal.as_json:
         terminal.answer(report["test"], lambda told: show.quality(told, "test ", terminal.verbose))
     _end(report, settings)
+
+
+def _tell_skipped(report: dict[str, Any] | None) -> None:
+    """Report lines that were skipped, and pipes whose last line has no end."""
+    for problem in (report or {}).get("problems", []):
+        complain(f"skipped {problem}")
+    for line in show.open_lines(report or {"open": []}):
+        complain(line)
 
 
 def _start(
@@ -293,7 +301,7 @@ def _kept(
         data, keep = (str(keep),), LAST  # typed as: --keep-store DATA
     if str(keep) not in (LAST, "."):
         return data, keep
-    from sbm.programs.split import default_store
+    from sbm.dataset.fill import default_store
 
     return data, default_store(data[0]) if data else None
 
@@ -414,9 +422,9 @@ def stream(
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
+    from sbm.dataset.batches import check_input
     from sbm.inputs.nametable import LabelWords
     from sbm.inputs.urls import remote_terms
-    from sbm.programs.answers import check_input
     from sbm.programs.predict import predict as predict_job
     from sbm.programs.stream import stream as job
     from sbm.programs.streaming.options import StreamOptions
@@ -482,7 +490,7 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @cli.command(
     cls=LiblinearCommand, example="sbm tune big.sbm --C 0.01:100:x10 --folds 5", stopped=RESUMES
 )
-@_STORE
+@_DATA
 @click.option(
     "--C", "-C", "Cs", required=True, metavar="GRID",
     help="Values to try: 0.01:100:x10 (from, to, factor) or 0.1,1,10. Larger values are skipped "
@@ -502,51 +510,58 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @click.option("--fresh", is_flag=True, help="Start over instead of resuming.")
 @settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
+@some(_READING.values())
 @shared
 def tune(
-    terminal: Terminal, store: Path | None, model: Path | None, Cs: str, folds: int,
+    terminal: Terminal, data: tuple[str, ...], model: Path | None, Cs: str, folds: int,
     metric: str | None, picture: Path | None, fresh: bool, config: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Find the best C by cross-validation, and train with it.
 
+    DATA is a store, or text as for train, which is read once into memory as far as --mem allows.
     Each block is loaded once per pass for all values and folds, which are trained to 10 x --tol.
     Rows belong to folds by a hash of their content. C in a configuration file is ignored.
 
     After Ctrl-C or a crash, the same command resumes at the end of the last pass.
     """
+    reading = _read_options(options)
     settings = read_settings(config, options)
     values = parse_grid(Cs)
     from sbm.programs.tune import tune as job
 
     _, report = job(
-        store, model, settings, Cs=values, folds=folds, metric=metric, picture=picture,
-        resume=False if fresh else None, progress=terminal,
+        list(data) or None, model, settings, Cs=values, folds=folds, metric=metric,
+        picture=picture, resume=False if fresh else None, progress=terminal, **reading,
     )  # fmt: skip
+    _tell_skipped(report["read"])
     terminal.answer(report, show.tune)
     _end(report["train"], settings)
 
 
 @cli.command(cls=LiblinearCommand, example="sbm plan big.sbm -C 0.1 --mem 2GB")
-@_STORE
+@_DATA
 @settings_of("plan")
 @some(LIBLINEAR.values())
 @click.option(
     "--launch", type=int, default=1, metavar="N",
     help="Plan for N processes, each with a core and a disk of its own.  [default: 1]",
 )  # fmt: skip
+@some(_READING.values())
 @shared
 def plan(
-    terminal: Terminal, store: Path | None, launch: int, config: Path | None, **options: Any
+    terminal: Terminal, data: tuple[str, ...], launch: int, config: Path | None, **options: Any
 ) -> None:
     """Plan the memory of a training, and measure what a pass takes.
 
-    Disk, decoding and solving are measured on some rows of the store, in less than a second, with
-    the settings of the training. With --launch, the plan is that of each process.
+    DATA is a store, or text as for train, which is read. Disk, decoding and solving are measured on
+    some of its rows, in less than a second, with the settings of the training. With --launch, the
+    plan is that of each process.
     """
     from sbm.programs.plan import plan as job
 
+    reading = _read_options(options)
     settings = read_settings(config, options)
-    report = job(store, settings, processes=launch, progress=terminal)
+    report = job(list(data) or None, settings, processes=launch, progress=terminal, **reading)
     terminal.answer(report, show.plan)
 
 

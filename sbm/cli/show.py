@@ -360,14 +360,19 @@ def plan(report: Report) -> Lines:
         f"({format_size(report['decoded_bytes'])})",
         "reading": f"{format_size(report['bytes_a_pass'])} in the first pass, "
         f"{format_size(report['bytes_read_again'])} in later passes",
-        "speed": f"{format_size(report['disk_bytes_per_second'])}/s from disk, "
-        f"{_millions(report['decode_nnz_per_second'])} nonzeros/s decoded",
+        "speed": _disk(report) + f"{_millions(report['decode_nnz_per_second'])} nonzeros/s decoded",
         "solver": "" if is_sparse else report["solver"],
         "pass": _pass(report),
         "turns": f"{n_turns}, of some classes each" if n_turns > 1 else "",
     }.items():
         if text:
             yield f"{name:>8}  {text}"
+
+
+def _disk(report: Report) -> str:
+    """Return how fast the disk is, if a training reads it."""
+    rate = report["disk_bytes_per_second"]
+    return "" if rate is None else f"{format_size(rate)}/s from disk, "
 
 
 def _millions(number: float) -> str:

@@ -24,7 +24,7 @@ NextBlock = TypeVar("NextBlock")
 
 
 class RowWeights(Protocol):
-    """Row weights in the order of the store; see `sbm.programs.splitting.weights`."""
+    """Row weights in the order of the store; see `sbm.dataset.weights`."""
 
     def read(self, chunk: Chunk, out: npt.NDArray[np.float64]) -> None:
         """Write the weights of a chunk's rows."""

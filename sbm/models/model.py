@@ -28,7 +28,7 @@ _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 # First words of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
 _BEGIN = 1 << 12  # bytes in which the first word is searched
-# ``matrix``: the function that turns a data frame into a matrix; see `sbm.programs.frames`.
+# ``matrix``: the function that turns a data frame into a matrix; see `sbm.dataset.frames`.
 FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
 

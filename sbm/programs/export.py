@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.batches import require_input
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
-from sbm.programs.answers import require_input
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container

@@ -11,8 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from sbm.dataset.open import Reader, open_rows
+from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import Comm, Replicas
 from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify
@@ -27,14 +29,13 @@ from sbm.errors import SettingsError
 from sbm.programs.training.columns import ColumnSteps, refuse_for_sparse, sparse_problems
 from sbm.programs.training.needs import fits, plan_of
 from sbm.programs.training.newton import refuse_newton, starts_with_newton, suits_newton
-from sbm.programs.training.places import find_store
 from sbm.programs.training.ranks import deal_parts
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
 from sbm.programs.training.task import Task
 from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
-from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.blocks import BlockStore
 from sbm.store.files import temporary_folder
 
 SAMPLE = 4_000_000  # nonzeros times outputs that are visited to measure: about 0.1 s
@@ -61,11 +62,12 @@ class Speed:
 
 
 def plan(
-    store: str | Path | None = None,
+    data: Any = None,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
     processes: int = 1,
     progress: Progress | None = None,
+    **reading: Unpack[ReadKeywords],
 ) -> dict[str, Any]:
     """Plan the memory of a training, and measure what a pass takes.
 
@@ -73,8 +75,9 @@ def plan(
 
     Parameters
     ----------
-    store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder.
+    data
+        A store, text or matrices, as for `sbm.train`; text is read to plan for its rows. Default:
+        the only ``*.sbm`` in the current folder.
     settings : sbm.Settings or dict, optional
         Settings of the training. `warm_start` is ignored.
     processes : int
@@ -82,6 +85,8 @@ def plan(
         the process that needs the most memory.
     progress : Progress, optional
         Receives notes.
+    **reading
+        How to read text or matrices; ``help(sbm.ReadOptions)`` lists the names.
 
     Returns
     -------
@@ -90,7 +95,8 @@ def plan(
         purpose, and ``total``); ``blocks``, ``decoded_blocks`` (those that stay decoded in memory),
         ``decoded_bytes``, ``block_rows`` and ``block_nnz`` (of the largest), ``cache_rows``,
         ``cache_nnz``; ``bytes_a_pass`` (read by the first pass) and ``bytes_read_again`` (by each
-        later pass); ``disk_bytes_per_second``, ``decode_nnz_per_second``, ``solve_nnz_per_second``
+        later pass); ``disk_bytes_per_second`` (None if
+        all rows are in memory), ``decode_nnz_per_second``, ``solve_nnz_per_second``
         (the last one None for Newton's method); ``rounds`` of the first pass, at most, and
         ``seconds_a_round``, to visit all rows of the process once; ``turns`` (in how many the
         classes are trained), ``solver`` of the first pass (None for sparse models), ``max_passes``
@@ -103,28 +109,37 @@ def plan(
     DataError, SettingsError, MemoryPlanError
         As for `sbm.train`; also a setting that cannot be planned.
     """
-    settings, progress = Settings.of(settings), Progress.of(progress)
+    settings = Settings.of(settings)
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
     if not 1 <= processes <= MOST_PROCESSES:
         raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
     if settings.method == "columns":
         refuse_for_sparse(settings, processes)
-    return_freed_memory()
-    blocks = BlockStore(find_store(store))
-    require_whole(blocks)
-    blocks.scaling = settings.scale
     refuse_newton(settings)
+    return_freed_memory()
+    how, told = ReadOptions.of(reading), Progress.of(progress)
+    with temporary_folder() as folder:
+        model = Path(folder, "plan.model")  # its name is that of the folder of rows, too
+        with open_rows(data, model, settings, Reader(how, progress=told)) as (rows, _, _):
+            return _plan(rows, settings, processes, told)
+
+
+def _plan(
+    rows: BlockStore, settings: Settings, processes: int, progress: Progress
+) -> dict[str, Any]:
+    """Plan a training on the rows of a store; see `plan`."""
+    rows.scaling = settings.scale
     comm = Replicas(processes)
-    turns = divide_classes(Task.of(settings, blocks)) if processes == 1 else []
-    task = _first_task(settings, blocks, comm, turns[0] if len(turns) > 1 else None)
+    turns = divide_classes(Task.of(settings, rows)) if processes == 1 else []
+    task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
     problems = task.problems
     memory = plan_of(task, None, progress)
-    prepare(kernels_of(task.settings, problems), blocks.value_type, progress)
-    scale_features(blocks, progress)
-    own = max(deal_parts(task.share.adding, blocks, memory), key=len)
-    with blocks.in_use():
-        disk = blocks.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
+    prepare(kernels_of(task.settings, problems), rows.value_type, progress)
+    scale_features(rows, progress)
+    own = max(deal_parts(task.share.adding, rows, memory), key=len)
+    with rows.in_use():
+        disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
         measure = _measure_columns if task.method == "columns" else _measure
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
         speed = measure(task, sample)
@@ -132,8 +147,8 @@ def plan(
     n_parts, nnz = len(memory.parts), sum(memory.parts[k].nnz for k in own)
     whole = nnz * sum(problem.n_outputs for problem in problems) if memory.is_whole else None
     return {
-        "store": str(blocks.folder),
-        "rows": blocks.n_rows, "features": blocks.n_features, "nnz": blocks.nnz,
+        "store": rows.name,
+        "rows": rows.n_rows, "features": rows.n_features, "nnz": rows.nnz,
         "mem": settings.mem_bytes, "memory": {**memory.items, "total": memory.total},
         "blocks": len(own),
         "decoded_blocks": len(staying), "decoded_bytes": memory.decoded_bytes(staying),
@@ -141,7 +156,7 @@ def plan(
         "cache_rows": memory.cache_rows, "cache_nnz": memory.cache_nnz,
         "bytes_a_pass": _bytes_of(memory, own),
         "bytes_read_again": _bytes_of(memory, set(own) - set(staying)),
-        "disk_bytes_per_second": disk,
+        "disk_bytes_per_second": disk if math.isfinite(disk) else None,
         "decode_nnz_per_second": _rate(speed.nnz, speed.decode),
         "solve_nnz_per_second": None if speed.solve is None else _rate(speed.nnz, speed.solve),
         "rounds": choose_rounds(

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.dataset.batches import answers_of, read_batches, sources_of
+from sbm.dataset.sources import other_columns
 from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
@@ -26,10 +28,8 @@ from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
-from sbm.programs.answers import answers_of, read_batches, sources_of
 from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.reporting.picture import check_confusion, write_confusion
-from sbm.programs.splitting.sources import other_columns
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 

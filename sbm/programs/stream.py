@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sbm.dataset.places import as_path
+from sbm.dataset.sources import refuse_skipped
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.text import expand_inputs
 from sbm.inputs.urls import remote_terms
 from sbm.models.model import Model, check_output
-from sbm.programs.splitting.sources import refuse_skipped
 from sbm.programs.streaming.options import (
     StreamOptions,
     open_stream,
@@ -30,7 +31,6 @@ from sbm.programs.streaming.options import (
     refuse_packed,
 )
 from sbm.programs.streaming.state import Stream, rows_in_front
-from sbm.programs.training.places import as_path
 from sbm.settings import Settings
 from sbm.store.run import run_folder
 

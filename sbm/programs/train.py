@@ -11,13 +11,16 @@ the same bytes as an uninterrupted run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.frames import Model
+from sbm.dataset.open import Reader, open_rows
+from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.machine import peak_bytes, return_freed_memory
@@ -25,12 +28,9 @@ from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.urls import remote_terms
-from sbm.programs.frames import Model
 from sbm.programs.frequencies import frequencies_of
-from sbm.programs.splitting.options import Reading
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
-from sbm.programs.training.data import open_rows
 from sbm.programs.training.fit import METHODS, fit
 from sbm.programs.training.job import Job, TrainOptions
 from sbm.programs.training.ranks import (
@@ -54,22 +54,8 @@ def train(
     resume: bool | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-    blocks: int | None = None,
-    dtype: str = "auto",
-    min_count: int = 1,
-    on_error: str = "fail",
-    format: str | None = None,  # noqa: A002  its name on the command line
-    hash_bits: int | None = None,
-    label: str | None = None,
-    categorical: Sequence[str] | None = None,
-    weight: str | None = None,
-    exclude: Sequence[str] = (),
-    feature_names: str | Path | Sequence[str] | None = None,
-    names: bool = True,
-    name: str = "arrays",
     keep_store: str | Path | None = None,
-    new_labels: bool = False,
-    strict: bool = False,
+    **reading: Unpack[ReadKeywords],
 ) -> tuple[Model, dict[str, Any]]:
     """Train a model on text, matrices or a store.
 
@@ -94,14 +80,11 @@ def train(
         Called after each block; if true, the training writes a checkpoint and ends.
     progress : Progress, optional
         Receives each block and each pass.
-    blocks, dtype, min_count, on_error, format, hash_bits, label, categorical, weight, exclude
-        How to read text or matrices, as for `sbm.split`.
-    feature_names, names, name, new_labels
-        How to read text or matrices, as for `sbm.split`.
     keep_store : str or Path, optional
         Also write the store that `sbm.split` would write, here.
-    strict : bool
-        Refuse a table whose columns are not those of the first one, also in ``settings.validate``.
+    **reading
+        How to read text or matrices; ``help(sbm.ReadOptions)`` lists the names. `strict` is also
+        for the data of ``settings.validate``.
 
     Returns
     -------
@@ -145,25 +128,9 @@ def train(
     KeyboardInterrupt
         `is_stopped` returned true; a checkpoint was written.
     """
-    reading = Reading(
-        blocks,
-        dtype,
-        min_count,
-        on_error,
-        format,
-        hash_bits,
-        label,
-        categorical,
-        weight,
-        exclude,
-        feature_names,
-        names,
-        name,
-        keep_store,
-        new_labels,
-        strict,
+    options = TrainOptions(
+        resume, is_stopped, Progress.of(progress), ReadOptions.of(reading), keep_store
     )
-    options = TrainOptions(resume, is_stopped, Progress.of(progress), reading)
     found, report = train_ranks(SerialComm(), data, model, settings, options)
     assert found is not None  # rank 0 has the model
     return found, report
@@ -218,10 +185,15 @@ def train_ranks(
         refuse_pipes(
             data=data, weights=settings.weights, test=options.test, validate=settings.validate
         )
-        strict = options.reading is not None and options.reading.strict
-        look = FirstLook(settings, comm, options.progress, options.resume, options.test, strict)
+        look = FirstLook(
+            settings, comm, options.progress, options.resume, options.test, options.reading.strict
+        )
+        reader = Reader(
+            options.reading, options.keep_store, comm, options.progress, options.is_stopped,
+            options.while_reading, look.before_text,
+        )  # fmt: skip
         compiled_before = compile_seconds()
-        with open_rows(comm, data, model, settings, options, look) as (store, path, read):
+        with open_rows(data, model, settings, reader) as (store, path, read):
             look.at_store(path, store, read is not None)
             if odd := label_warning(settings, store):
                 options.progress.stage(odd)

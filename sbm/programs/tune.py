@@ -17,26 +17,28 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
+from sbm.dataset.open import Reader, open_rows
+from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import SerialComm
 from sbm.engine.clock import clock, compile_seconds, seconds_left
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.urls import remote_terms
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
-from sbm.programs.training.checks import check_settings
+from sbm.programs.training.checks import FirstLook, check_settings
 from sbm.programs.training.evaluation import choose_metric
 from sbm.programs.training.fit import fit
 from sbm.programs.training.job import Job, StartPoint, TrainOptions
-from sbm.programs.training.places import find_store, place_of
 from sbm.programs.training.ranks import WorkShare
 from sbm.programs.training.state import refuse_unfinished, same_run
 from sbm.programs.training.task import Task
@@ -45,13 +47,12 @@ from sbm.programs.tuning.dense import CrossValidation
 from sbm.programs.tuning.grid import LOOSER, Grid
 from sbm.programs.tuning.sparse import SparseCrossValidation
 from sbm.settings import Settings
-from sbm.store.blocks import BlockStore, require_whole
 from sbm.store.run import Run, is_finished, run_folder
 from sbm.units import parse_grid
 
 
 def tune(
-    store: str | Path | None = None,
+    data: Any = None,
     model: str | Path | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
@@ -61,13 +62,15 @@ def tune(
     picture: str | Path | None = None,
     resume: bool | None = None,
     progress: Progress | None = None,
+    **reading: Unpack[ReadKeywords],
 ) -> tuple[Model, dict[str, Any]]:
     """Find the best C by cross-validation, and train on all rows with it.
 
     Parameters
     ----------
-    store : str or Path, optional
-        Default: the only ``*.sbm`` in the current folder.
+    data
+        A store, text or matrices, as for `sbm.train`. Default: the only ``*.sbm`` in the current
+        folder.
     model : str or Path, optional
         Model to write; as for `sbm.train`.
     settings : sbm.Settings or dict, optional
@@ -85,6 +88,8 @@ def tune(
         False: start over. Default: resume an unfinished call with the same arguments.
     progress : Progress, optional
         Receives each block and each pass.
+    **reading
+        How to read text or matrices; ``help(sbm.ReadOptions)`` lists the names.
 
     Returns
     -------
@@ -96,7 +101,8 @@ def tune(
         folds), ``n_nonzero`` (of sparse models, mean over folds), ``status``: ``converged``,
         ``given up``, ``not tried`` or ``not converged``),
         ``passes``, ``bytes_read``, ``seconds`` (tune, train, total; compile, which is not part of
-        the total), ``peak_rss_bytes``, ``train`` (the report of the training).
+        the total), ``peak_rss_bytes``, ``train`` (the report of the training), ``read`` (the report
+        of reading text, as of `sbm.split`; None for a store).
 
     Raises
     ------
@@ -112,29 +118,34 @@ def tune(
     if picture is not None:
         check_picture(picture, "--png")
     check_settings(settings)
-    blocks = BlockStore(find_store(store))
-    require_whole(blocks)
-    path = place_of(model, blocks)
     if settings.solver == "newton" and LOSSES[settings.loss].joint:
         raise SettingsError(
             f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
         )
-    # Screening does not pay with few passes.
-    job = _Tuning(
-        blocks, path.with_name(path.name + ".tune"), replace(settings, screen=False),
-        TrainOptions(resume, progress=progress), begin, SerialComm(),
-        Cs=values, n_folds=folds, metric=metric,
-    )  # fmt: skip
-    report = _cross_validate(job, run_folder(path))
-    if picture is not None:
-        draw_metric(report, picture)
-    limit = settings.time_limit  # for all; the last training gets at least a moment
-    limit = None if limit is None else max(0.001, seconds_left(limit, begin))
-    best = replace(settings, C=report["best"], time_limit=limit)
-    result, report["train"] = train(blocks.folder, path, best, resume=resume, progress=progress)
+    how, comm = ReadOptions.of(reading), SerialComm()
+    look = FirstLook(settings, comm, progress, resume=False, strict=how.strict)
+    reader = Reader(how, progress=progress, before=look.before_text)
+    with (
+        remote_terms(settings.remote_timeout, progress.stage),
+        open_rows(data, model, settings, reader) as (rows, path, read),
+    ):
+        job = _Tuning(
+            rows, path.with_name(path.name + ".tune"),
+            replace(settings, screen=False),  # which does not pay with few passes
+            TrainOptions(resume, progress=progress), begin, comm, read,
+            Cs=values, n_folds=folds, metric=metric,
+        )  # fmt: skip
+        report = _cross_validate(job, run_folder(path))
+        if picture is not None:
+            draw_metric(report, picture)
+        limit = settings.time_limit  # for all; the last training gets at least a moment
+        limit = None if limit is None else max(0.001, seconds_left(limit, begin))
+        best = replace(settings, C=report["best"], time_limit=limit)
+        result, report["train"] = train(rows, path, best, resume=resume, progress=progress)
     with contextlib.suppress(StoreError):
         Run.remove(job.folder)  # the record first, which names the other files
     shutil.rmtree(job.folder, ignore_errors=True)
+    report["read"] = read
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": clock() - begin,
         "compile": compile_seconds() - compiled_before,

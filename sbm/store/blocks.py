@@ -21,6 +21,7 @@ names are never reused.
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import time
@@ -827,6 +828,8 @@ class BlockStore:
     def read_cold(self, chunks: Iterable[Chunk], seconds: float) -> float:
         """Read chunks from disk until `seconds` have passed; return bytes per second.
 
+        Chunks that are in memory are left out; infinity if all are.
+
         Each chunk is first dropped from the page cache, if the system supports that.
 
         Parameters
@@ -836,12 +839,14 @@ class BlockStore:
         """
         size, begin = 0, time.perf_counter()
         for chunk in chunks:
+            if self._in_memory(chunk) is not None:
+                continue
             _forget(self.folder / block_name_of(self.manifest, chunk.block), chunk)
             self._read_bytes(chunk, np.empty(chunk.size, np.uint8))
             size += chunk.size
             if time.perf_counter() - begin > seconds:
                 break
-        return size / (time.perf_counter() - begin)
+        return size / (time.perf_counter() - begin) if size else math.inf
 
     def is_elsewhere(self, block: int) -> bool:
         """Whether a block belongs to another shard."""

@@ -36,7 +36,7 @@ print(json.dumps(train_ranks(SerialComm(), store, model, settings, options)[1]))
 # what comes behind it; a piece of text is read ahead, as always.
 READING_CHILD = """\
 import json, sys, time
-from sbm.programs.splitting.deal import CodedText
+from sbm.dataset.deal import CodedText
 from sbm.engine.prefetch import loading_thread
 from sbm.store.container import Buffers
 from sbm.inputs.idtable import IdTable

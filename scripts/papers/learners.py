@@ -37,13 +37,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from sbm.dataset.coding import CodedText
 from sbm.engine.prefetch import prefetched
 from sbm.errors import SbmError, SettingsError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, convert_sources, expand_inputs
 from sbm.models.model import Model, check_output
-from sbm.programs.splitting.reading import CodedText
 from sbm.store.container import Buffers
 from sbm.units import parse_grid
 from scripts.bench.data import labels_of

@@ -31,6 +31,7 @@ import zstandard
 
 import sbm
 import sbm.cli
+import sbm.dataset.weights
 import sbm.programs.cat
 import sbm.programs.expire
 import sbm.programs.export
@@ -38,7 +39,6 @@ import sbm.programs.info
 import sbm.programs.predict
 import sbm.programs.report
 import sbm.programs.split
-import sbm.programs.splitting.weights
 import sbm.programs.stream
 import sbm.programs.train
 import sbm.programs.tune

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.coding import CodedText, Labels
+from sbm.dataset.newlabels import NewLabels
 from sbm.errors import DataError
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.libsvm import parse_text
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
-from sbm.programs.splitting.newlabels import NewLabels
-from sbm.programs.splitting.reading import CodedText, Labels
 from sbm.rows import Rows
 from sbm.store.container import Buffers
 from sbm.units import format_number

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sbm.dataset.options import PIECE_BYTES
 from sbm.engine.memory import INTERPRETER, OVERHEAD, Budget, RowSizes, Shape
 from sbm.inputs.idtable import DIRECT_LIMIT
-from sbm.programs.splitting.options import PIECE_BYTES
 from sbm.programs.streaming.arrivals import Needs
 from sbm.solver.onepass import Size
 from sbm.units import in_megabytes

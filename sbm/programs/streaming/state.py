@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.coding import Labels
+from sbm.dataset.newlabels import NewLabels
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.kernels import kernels_of, prepare
 from sbm.engine.learners import JUDGED, Seconds
@@ -29,8 +31,6 @@ from sbm.inputs.live import Patience
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
-from sbm.programs.splitting.newlabels import NewLabels
-from sbm.programs.splitting.reading import Labels
 from sbm.programs.streaming.arrivals import (
     ANY,
     Arrivals,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sbm.dataset.batches import check_input
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import prepare
 from sbm.engine.problems import check_options, choose_task
@@ -18,7 +19,6 @@ from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
 from sbm.losses import LOSSES
-from sbm.programs.answers import check_input
 from sbm.programs.training.columns import refuse_for_sparse
 from sbm.programs.training.newton import refuse_newton
 from sbm.programs.training.state import may_resume, refuse_other_settings
@@ -156,7 +156,7 @@ class FirstLook:
             refuse_other_settings(run_folder(model), settings, self.resume)
         self._check_earlier(model)
         if settings.weights not in (None, "-"):
-            from sbm.programs.splitting.weights import check_weights
+            from sbm.dataset.weights import check_weights
 
             prepare("predict", "float64", self.progress)
             check_weights(str(settings.weights))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.options import ReadOptions
 from sbm.distributed.comm import Comm
 from sbm.engine.clock import compile_seconds
 from sbm.engine.kernels import RANKS, kernels_of, prepare
@@ -63,8 +64,7 @@ from sbm.store.run import Run, run_folder
 from sbm.units import count, format_size
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.options import Reading
-    from sbm.programs.splitting.weights import AnyWeights
+    from sbm.dataset.weights import AnyWeights
 
 __all__ = ["Carried", "Job", "StartPoint", "TrainOptions"]
 
@@ -77,8 +77,10 @@ class TrainOptions:
     ----------
     resume, is_stopped, progress
         As for `sbm.train`.
-    reading : Reading or None
+    reading : ReadOptions
         How to read text or matrices.
+    keep_store : str, Path or None
+        Store of the rows that are read, to write besides.
     test : str, Path or None
         Data that the caller will predict after the training; its first rows are checked before.
     read_rate : float or None
@@ -91,7 +93,8 @@ class TrainOptions:
     resume: bool | None = None
     is_stopped: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
-    reading: Reading | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    keep_store: str | Path | None = None
     test: str | Path | None = None
     read_rate: float | None = None
     while_reading: Callable[[], AbstractContextManager[Any]] = nullcontext

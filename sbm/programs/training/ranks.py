@@ -22,7 +22,7 @@ from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.clock import stopped_clock
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
-from sbm.errors import StoreError, require_path
+from sbm.errors import StoreError
 from sbm.models.model import Model
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
@@ -36,7 +36,6 @@ __all__ = [
     "StatusFile",
     "WorkShare",
     "any_of",
-    "common_name",
     "common_record",
     "deal_parts",
     "finished_model",
@@ -44,7 +43,6 @@ __all__ = [
     "forget_others",
     "one_first",
     "only",
-    "own_name",
     "refuse_others",
     "runs_of_others",
     "share_cores", "side_by_side",
@@ -52,7 +50,6 @@ __all__ = [
 ]  # fmt: skip
 
 STATUS = "status.json"
-RANK = "{rank}"
 _SUMMED = ("updates", "visits", "visits_cut_short")
 Weights = npt.NDArray[np.float64]
 # One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
@@ -220,22 +217,6 @@ def refuse_others(comm: Comm, store: BlockStore, itself: Mapping[str, Any]) -> N
                 f"ranks {comm.rank} and {rank} have different settings or row weights; start all "
                 "ranks with the same command and files"
             )
-
-
-def own_name(name: str | Path, comm: Comm) -> Path:
-    """Return the path of this rank: ``{rank}`` in the name is replaced by its number."""
-    require_path(name, "the store", "a path is expected; make a store of arrays with sbm.split")
-    return Path(str(name).replace(RANK, str(comm.rank)))
-
-
-def common_name(store: str | Path, suffix: str) -> Path | None:
-    """Return the name for the result of all shards: ``big.{rank}.sbm`` gives ``big.model``.
-
-    None if the name does not contain ``{rank}``.
-    """
-    if RANK not in str(store):
-        return None
-    return Path(Path(store).stem.replace(RANK, "").rstrip(".-_") + suffix)
 
 
 def deal_parts(comm: Comm, store: BlockStore, plan: MemoryPlan) -> list[list[int]]:

@@ -26,7 +26,7 @@ from sbm.store.run import RECORD, Run, is_finished
 from sbm.units import as_typed, format_size
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import AnyWeights
+    from sbm.dataset.weights import AnyWeights
 
 __all__ = [
     "TrainingState", "bound_before", "family_of", "identity", "is_of", "may_resume",

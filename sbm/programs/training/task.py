@@ -17,7 +17,7 @@ from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import BlockStore
 
 if TYPE_CHECKING:
-    from sbm.programs.splitting.weights import AnyWeights
+    from sbm.dataset.weights import AnyWeights
 
 __all__ = ["MOST_FEATURES", "Task", "is_smooth"]
 
@@ -148,7 +148,7 @@ class Task:
         if not self.has_weights:
             return None
         # Most trainings have no weights.
-        from sbm.programs.splitting.weights import RowWeights, StoredWeights
+        from sbm.dataset.weights import RowWeights, StoredWeights
 
         weights: AnyWeights
         if self.settings.weights is None:

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.dataset.batches import SCORES, read_batches, require_input, sources_of
+from sbm.dataset.sources import other_columns
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
@@ -24,8 +26,6 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
-from sbm.programs.answers import SCORES, read_batches, require_input, sources_of
-from sbm.programs.splitting.sources import other_columns
 from sbm.programs.training.evaluation import METRICS, Evaluation, choose_metric
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold

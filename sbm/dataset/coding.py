@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.dataset.newlabels import NewLabels
+from sbm.dataset.options import SplitOptions, check_ids
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
@@ -20,8 +22,6 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
-from sbm.programs.splitting.newlabels import NewLabels
-from sbm.programs.splitting.options import SplitOptions, check_ids
 from sbm.store.container import Buffers
 from sbm.units import count, format_size
 

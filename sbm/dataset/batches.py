@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled import load
+from sbm.dataset.deal import replay
 from sbm.engine.kernels import prepare
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
@@ -31,7 +32,6 @@ from sbm.models.metrics import (
 )
 from sbm.models.model import Model
 from sbm.models.probabilities import probabilities
-from sbm.programs.splitting.deal import replay
 from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from sbm.dataset.sources import other_columns
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.arrow import frame_source, read_arrow
 from sbm.inputs.matrices import read_rows
 from sbm.inputs.parsing import InputOptions
 from sbm.models.model import FRAMES, Model
-from sbm.programs.splitting.sources import other_columns
 
 __all__ = ["Model", "matrix_of"]
 

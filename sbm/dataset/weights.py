@@ -18,10 +18,10 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.deal import replay
 from sbm.errors import DataError, SbmError, StoreError
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import convert_sources, expand_inputs
-from sbm.programs.splitting.deal import replay
 from sbm.store.blocks import BlockStore, Chunk, kept_generations
 from sbm.store.files import write_error
 from sbm.store.records import checksum

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.memory import AUTO_BLOCKS
-from sbm.errors import DataError, SettingsError, StoreError
-from sbm.inputs.idtable import IdTable
-from sbm.inputs.nametable import NameTable
-from sbm.programs.splitting.options import (
+from sbm.dataset.coding import CodedText, Labels, add_names
+from sbm.dataset.options import (
     SplitOptions,
     batch_bytes,
     check_ids,
     room_for_rows,
 )
-from sbm.programs.splitting.reading import CodedText, Labels, add_names
+from sbm.engine.memory import AUTO_BLOCKS
+from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.idtable import IdTable
+from sbm.inputs.nametable import NameTable
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 from sbm.store.decoded import DecodedChunks

@@ -1,9 +1,10 @@
 """Options of a split, their checks and the memory plan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
+from typing import TypedDict
 
 from sbm.engine.machine import smaller
 from sbm.engine.memory import INTERPRETER, Budget
@@ -13,6 +14,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE
+from sbm.settings import nearest
 from sbm.units import format_size
 
 LEAST_BLOCK = 100_000  # bytes
@@ -128,9 +130,69 @@ class SplitOptions:
         return less
 
 
+class ReadKeywords(TypedDict, total=False):
+    """The attributes of `ReadOptions` as keyword arguments of a function."""
+
+    blocks: int | None
+    dtype: str
+    min_count: int
+    on_error: str
+    format: str | None
+    hash_bits: int | None
+    label: str | None
+    categorical: Sequence[str] | None
+    weight: str | None
+    exclude: Sequence[str]
+    feature_names: str | Path | Sequence[str] | None
+    names: bool
+    name: str
+    new_labels: bool
+    strict: bool
+
+
 @dataclass(frozen=True)
-class Reading:
-    """How `sbm.train` reads text or matrices: arguments of `sbm.split`, and a store to write."""
+class ReadOptions:
+    """How text, tables and matrices are read, by every function that takes them.
+
+    Attributes
+    ----------
+    blocks : int, optional
+        Number of blocks. Default: by size.
+    dtype : {"auto", "float32", "float64"}
+        Type of stored values. ``auto`` is float32; when rows are added to a store, its type. Values
+        that are all 1 take no space.
+    min_count : int
+        Drop features that fewer rows have. Rows that lose all features stay. When rows are added to
+        a store, only these count, and features of the store stay.
+    on_error : {"fail", "skip"}
+        What to do with a malformed line, or a row with numbers that are not finite.
+    format : str, optional
+        A key of `sbm.inputs.formats.FORMATS`. Default: from the file name, else LIBSVM text.
+    hash_bits : int, optional
+        Number of bits of hashed feature names. Default: 22; when rows are added to a store, that of
+        the store.
+    label : str, optional
+        Column of the labels in a table.
+    categorical : sequence of str, optional
+        Columns of a table whose cells are always words, even if they look like numbers.
+    weight : str, optional
+        Column of a table that holds the weight of each row, a factor of its cost.
+    exclude : sequence of str
+        Columns of a table to leave out.
+    feature_names : str, Path or sequence of str, optional
+        A file of lines ``ID NAME``, or the names of the columns of X. Default: the names in the
+        data, if it has any.
+    names : bool
+        Whether to keep the names of features.
+    name : str
+        Name of the source in messages and in the store, for matrices.
+    new_labels : bool
+        Accept labels that the store, or the first of several files, does not have. Otherwise a file
+        is refused if it adds a label to a store of two or more, or to files with exactly two.
+    strict : bool
+        Refuse a table whose columns are not those of the store, or of the first table. Default:
+        refuse only some missing columns, and note the other differences.
+    """
 
     blocks: int | None = None
     dtype: str = "auto"
@@ -145,9 +207,27 @@ class Reading:
     feature_names: str | Path | Sequence[str] | None = None
     names: bool = True
     name: str = "arrays"
-    keep_store: str | Path | None = None
     new_labels: bool = False
     strict: bool = False
+
+    @classmethod
+    def of(cls, keywords: ReadKeywords) -> "ReadOptions":
+        """Create options from keyword arguments.
+
+        Raises
+        ------
+        TypeError
+            A name is unknown; the nearest one is suggested.
+        """
+        known = {one.name for one in fields(cls)}
+        for name in keywords:
+            if name not in known:
+                raise TypeError(f"unknown argument {name!r}{nearest(name, known)}")
+        return cls(**keywords)
+
+    def given(self) -> list[str]:
+        """Return the names of the options that are not their defaults."""
+        return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
 
     def input_options(self, mem: int, targets: bool = False) -> InputOptions:
         """Return how to read the inputs, in `mem` bytes; labels may be `targets`, not classes.

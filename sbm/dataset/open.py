@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbm.distributed.comm import Comm
+from sbm.dataset.options import ReadOptions
+from sbm.dataset.places import find_store, place_of
+from sbm.distributed.comm import Comm, SerialComm
+from sbm.distributed.names import RANK, common_name, own_name
 from sbm.engine.clock import clock
+from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.inputs.text import holds_tables
+from sbm.inputs.text import Source, holds_tables
 from sbm.inputs.urls import is_remote, without_query
-from sbm.programs.splitting.options import Reading
-from sbm.programs.training.checks import FirstLook
-from sbm.programs.training.job import TrainOptions
-from sbm.programs.training.places import find_store, place_of
-from sbm.programs.training.ranks import RANK, common_name, own_name
 from sbm.settings import Settings, option_name
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count
 
-__all__ = ["open_rows"]
+__all__ = ["Reader", "open_rows"]
 
 _MOST_NAMES = 3  # besides the first, in a line
 
@@ -58,16 +58,41 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not holds_tables(path)
 
 
+@dataclass(frozen=True)
+class Reader:
+    """How a function reads its rows, and what may end that.
+
+    Attributes
+    ----------
+    options : ReadOptions
+    keep_store : str, Path or None
+        Store to write besides.
+    comm : Comm
+        Connects the ranks that read the same rows.
+    progress : Progress
+    is_stopped : callable
+        Called after each piece of text; if true, `KeyboardInterrupt` is raised.
+    while_reading : callable
+        Returns the context in which text is read. A signal may raise `KeyboardInterrupt` there, as
+        a pipe can block, and there is nothing to save yet.
+    before : callable
+        ``before(model, sources)`` is called before text is read; may raise.
+    """
+
+    options: ReadOptions = field(default_factory=ReadOptions)
+    keep_store: str | Path | None = None
+    comm: Comm = field(default_factory=SerialComm)
+    progress: Progress = field(default_factory=Progress)
+    is_stopped: Callable[[], bool] = lambda: False
+    while_reading: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    before: Callable[[Path, Sequence[Source]], None] = lambda *_: None
+
+
 @contextlib.contextmanager
 def open_rows(
-    comm: Comm,
-    data: Any,
-    model: str | Path | None,
-    settings: Settings,
-    options: TrainOptions,
-    look: FirstLook,
+    data: Any, model: str | Path | None, settings: Settings, reader: Reader
 ) -> Iterator[tuple[BlockStore, Path, dict[str, Any] | None]]:
-    """Open a store, or read text or matrices; `look` is used before text is read.
+    """Open a store, or read text or matrices.
 
     Yields
     ------
@@ -86,32 +111,35 @@ def open_rows(
     if isinstance(data, BlockStore):  # already open
         yield data, place_of(model, data), None
         return
-    given, reading = store_named(data), options.reading or Reading()
+    given, comm, progress = store_named(data), reader.comm, reader.progress
     if given is not None:
-        if names := _only_for_text(reading):
-            raise SettingsError(f"{given} is a store; {names} applies to text, and to sbm split")
+        names = [n for n in reader.options.given() if n != "strict"]  # which is for other files too
+        names += ["keep_store"] if reader.keep_store is not None else []
+        if names:
+            shown = ", ".join(map(option_name, names))
+            raise SettingsError(f"{given} is a store; {shown} applies to text, and to sbm split")
         store = BlockStore(own_name(given, comm))
         if comm.size == 1:
             require_whole(store)
         yield store, place_of(model or _common_model(data), store), None
         return
-    from sbm.programs.split import default_model, read_rows  # not needed for a store
+    from sbm.dataset.fill import default_model, read_rows  # not needed for a store
 
-    if reading.keep_store is not None and comm.size > 1:
+    if reader.keep_store is not None and comm.size > 1:
         raise SettingsError(
             f"--keep-store needs a single process, but there are {comm.size}; "
             "use sbm split --shards first"
         )
     path, begin = place_of(model or default_model(data), None), clock()
     rows = read_rows(
-        data, path, reading, settings, options.progress, options.is_stopped, comm.rank,
-        lambda sources: look.before_text(path, sources),
+        data, path, reader.options, settings, progress, reader.is_stopped, comm.rank,
+        lambda sources: reader.before(path, sources), reader.keep_store,
     )  # fmt: skip
     with contextlib.ExitStack() as until:
-        with options.while_reading():
+        with reader.while_reading():
             store, report = until.enter_context(rows)
         report["seconds"] = clock() - begin
-        options.progress.stage(
+        progress.stage(
             f"{_names_of(report['store'], store)}: {count(report['rows'], 'row')}, "
             f"{count(report['features'], 'feature')}, {count(report['nnz'], 'nonzero')} read in "
             f"{report['seconds']:.1f} s"
@@ -133,10 +161,3 @@ def _common_model(data: Any) -> Path | None:
     """Return the name of the model if the name of the store has the number of the rank."""
     name = data[0] if isinstance(data, list | tuple) else data
     return None if name is None else common_name(name, ".model")
-
-
-def _only_for_text(reading: Reading) -> str:
-    """Return the options that were given and do not apply to a store; `strict` also does."""
-    usual = vars(replace(Reading(), strict=reading.strict))
-    names = [name for name, value in vars(reading).items() if value != usual[name]]
-    return ", ".join(option_name(name) for name in names)

@@ -1,0 +1,1 @@
+"""Rows of any input: text, tables, matrices and stores, and how they are read."""
