@@ -15,6 +15,7 @@ from typing import Any, cast
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.units import (
+    as_typed,
     format_label,
     format_number,
     parse_duration,
@@ -328,6 +329,99 @@ _DURATION = _Rule(read=parse_duration)
 
 
 @dataclass(frozen=True)
+class Case:
+    """A case in which a setting does not apply.
+
+    Attributes
+    ----------
+    text : str
+        For ``--help`` and the docs.
+    holds : callable
+        ``holds(settings, processes)`` returns whether it is the case.
+    now : str
+        For errors, with ``{loss}``, ``{penalty}`` or ``{processes}``. Default: `text`.
+    advice : str
+        What to do.
+    """
+
+    text: str
+    holds: Callable[["Settings", int], bool]
+    now: str = ""
+    advice: str = "leave it out"
+
+    def __and__(self, other: "Case") -> "Case":
+        return Case(
+            f"{self.text} and {other.text}",
+            lambda settings, n: self.holds(settings, n) and other.holds(settings, n),
+            other.shown if self.now == _ITSELF else f"{self.shown} and {other.shown}",
+        )
+
+    @property
+    def shown(self) -> str:
+        """The text for errors."""
+        return self.now or self.text
+
+    def but(self, advice: str) -> "Case":
+        """Return the case with what to do."""
+        return replace(self, advice=advice)
+
+
+_ITSELF = "itself"  # the case is a value of the setting, which errors name already
+_TUBES = ("epsilon_insensitive", "squared_epsilon_insensitive")
+_SMOOTH = ("log_loss", "squared_hinge", "squared_error")  # losses of sparse models
+_USE_DUAL = "use --solver dual"
+_ONE_CLASS = Case("loss one_class", lambda s, _: s.loss == "one_class")
+_NOT_ONE_CLASS = Case(
+    "other losses than one_class",
+    lambda s, _: s.loss != "one_class",
+    "loss {loss}, only to one_class",
+)
+_NO_TUBE = Case(
+    f"other losses than {' or '.join(_TUBES)}",
+    lambda s, _: s.loss not in _TUBES,
+    f"loss {{loss}}, only to {' and '.join(_TUBES)}",
+)
+_NOT_SPARSE = Case(
+    f"other losses than {', '.join(_SMOOTH)}",
+    lambda s, _: s.loss not in _SMOOTH,
+    "loss {loss}",
+    f"use --loss {' or '.join(_SMOOTH)}",
+)
+_LOG_LOSS = Case(
+    "loss log_loss (its decision values are log odds)", lambda s, _: s.loss == "log_loss"
+)
+_JOINT = Case(
+    "loss crammer_singer or weston_watkins",
+    lambda s, _: LOSSES[s.loss].joint,
+    "loss {loss}",
+)
+_NO_CLASSES = Case(
+    "losses without classes",
+    lambda s, _: s.problem != "classification",
+    "loss {loss}, which has no classes",
+)
+_SPARSE = Case("penalty l1 or elasticnet", lambda s, _: s.penalty != "l2", "penalty {penalty}")
+_NOT_MIXED = Case(
+    "penalty l2 or l1",
+    lambda s, _: s.penalty != "elasticnet",
+    "penalty {penalty}, only to elasticnet",
+)
+_INTERCEPT = Case("intercept", lambda s, _: s.intercept)
+_L2_INTERCEPT = Case("intercept", lambda s, _: s.intercept and s.penalty == "l2")
+_CALIBRATE = Case("calibrate", lambda s, _: s.calibrate)
+_DUAL = Case("dual", lambda s, _: s.solver == "dual", _ITSELF)
+_NEWTON = Case("newton", lambda s, _: s.solver == "newton", _ITSELF)
+_SHARE = Case("a share of the rows to validate", lambda s, _: isinstance(s.validate, float))
+_OWN_SHARE = replace(_SHARE, text="a share of the rows", now=_ITSELF)
+_NO_VALIDATION = Case(
+    "no --validate", lambda s, _: s.validate is None, "a training without validation data"
+)
+_PIPED_VALIDATION = Case("standard input", lambda s, _: s.validate == "-")
+_PIPED_WEIGHTS = Case("standard input", lambda s, _: s.weights == "-")
+_RANKS = Case("several processes", lambda _, n: n > 1, "{processes} processes")
+
+
+@dataclass(frozen=True)
 class Setting:
     """Description of a setting: one row of the table `SETTINGS`.
 
@@ -347,6 +441,8 @@ class Setting:
         Commands that use the setting.
     ignored_by : str
         Commands that ignore the setting, for example in TOML files. Other commands reject it.
+    excludes : tuple of Case
+        Cases in which a value other than the default does not apply.
     """
 
     default: bool | float | str | None
@@ -357,6 +453,13 @@ class Setting:
     unset: str = ""
     commands: str = "train tune plan stream"
     ignored_by: str = ""
+    excludes: tuple[Case, ...] = ()
+
+    @property
+    def limits(self) -> str:
+        """In which cases it does not apply, for ``--help`` and the docs."""
+        cases = "; ".join(case.text for case in self.excludes)
+        return f"Not with {cases}." if cases else ""
 
     @property
     def default_text(self) -> str:
@@ -368,7 +471,7 @@ class Setting:
         return self.default if isinstance(self.default, str) else f"{self.default:g}"
 
 
-def _setting(default: Any, rule: _Rule, meaning: str, details: str = "", **more: str) -> Any:
+def _setting(default: Any, rule: _Rule, meaning: str, details: str = "", **more: Any) -> Any:
     """Return the dataclass field of a setting."""
     row = Setting(default, rule, meaning, details, **more)
     return field(default=default, metadata={"setting": row})
@@ -398,28 +501,32 @@ class Settings:
     C: float = _setting(
         1.0, _POSITIVE, "Cost of a row's loss, against ½|w|².",
         commands="train plan stream", ignored_by="tune",
+        excludes=(_ONE_CLASS.but("set nu instead"),),
     )
     penalty: str = _setting(
         "l2", _Rule(str, choices=("l2", "l1", "elasticnet")),
         "Penalty of the weights: ½|w|², |w|₁ or r|w|₁ + (1-r)/2 |w|².",
         "`l1` and `elasticnet` make most weights 0, with log_loss, squared_hinge and "
         "squared_error.", commands="train tune plan",
+        excludes=(_NOT_SPARSE, _RANKS.but("train without --launch")),
     )
     l1_ratio: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 <= x <= 1, expected="from 0 to 1"),
         "Share r of |w|₁ in the penalty, for elasticnet.", metavar="R",
-        commands="train tune plan",
+        commands="train tune plan", excludes=(_NOT_MIXED,),
     )
     task: str = _setting(
         "auto", _Rule(str, choices=("auto", "classification", "regression")),
         "Meaning of the labels, for squared_error.", "`auto` means regression.",
     )
     epsilon: float = _setting(
-        0.1, _NOT_NEGATIVE, "Largest error without loss, for the epsilon_insensitive losses."
+        0.1, _NOT_NEGATIVE, "Largest error without loss, for the epsilon_insensitive losses.",
+        excludes=(_NO_TUBE,),
     )
     nu: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
         "Upper bound on the share of outliers, for one_class.",
+        excludes=(_NOT_ONE_CLASS,),
     )
     solver: str = _setting(
         "auto", _Rule(str, choices=("auto", "dual", "newton")),
@@ -430,12 +537,16 @@ class Settings:
         "switches if that is expected to save time. Folds of `sbm tune` keep the solver that they "
         "start with.",
         metavar="NAME", commands="train tune plan", ignored_by="stream",
+        excludes=((_DUAL & _L2_INTERCEPT).but("use --solver newton, or --bias 1"),
+                  (_NEWTON & _ONE_CLASS).but(_USE_DUAL), _NEWTON & _SPARSE,
+                  (_NEWTON & _JOINT & _SHARE).but(_USE_DUAL),
+                  (_NEWTON & _JOINT & _CALIBRATE).but(_USE_DUAL)),
     )
     cache_frac: float | str = _setting(
         0.5, _Rule(float, ("auto",), lambda x: 0 <= x < 1, "at least 0 and below 1, or auto"),
         "Share of the working set for the cache, or auto.",
         "0 is block minimization without a cache; `auto` adapts to the number of free alphas in "
-        "each pass.", metavar="F",
+        "each pass.", metavar="F", excludes=(_SPARSE,),
     )
     parts: str = _setting(
         "auto", _Rule(str, choices=("auto", "blocks")),
@@ -443,7 +554,7 @@ class Settings:
         "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 2 billion "
         "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
         "`tol`.",
-        commands="train tune plan", ignored_by="stream",
+        commands="train tune plan", ignored_by="stream", excludes=(_SPARSE,),
     )
     mem: int | str = _setting(
         "2GB", _Rule(read=parse_size), "Maximum resident memory of the process.", metavar="SIZE"
@@ -453,6 +564,7 @@ class Settings:
         "Maximum rounds over a working set; 2,2,5 sets each pass.",
         "The last number applies to all later passes. `auto` depends on the number of blocks, and "
         "on their load time if the disk is slow.", metavar="N",
+        excludes=(_SPARSE,),
     )
     tol: float = _setting(
         1e-3, _POSITIVE, "Relative duality gap to reach.", commands="train tune plan"
@@ -471,18 +583,22 @@ class Settings:
         "`gradient` ranks rows by projected gradient (`log_loss` and `squared_error`, whose "
         "variables never rest, use `mixed` instead), `mixed` chooses half of them at random, "
         "`random` all of them, `none` keeps no cache.",
+        excludes=(_SPARSE,),
     )
     screen: bool = _setting(
         True, _FLAG, "Skip rows whose alpha would not change.",
         "Every 8th pass visits all rows.", commands="train tune plan",
+        excludes=(_SPARSE,),
     )
     bias: float = _setting(
-        0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B"
+        0.0, _NOT_NEGATIVE, "Value of an extra feature in every row; 0 for none.", metavar="B",
+        excludes=(_INTERCEPT.but("leave out one of them"), _ONE_CLASS),
     )
     intercept: bool = _setting(
         False, _FLAG, "Add a bias that is not regularised.",
-        "It needs `solver` newton, or `penalty` l1 or elasticnet, and no `bias`.",
+        "It needs `solver` newton, or `penalty` l1 or elasticnet.",
         commands="train tune plan",
+        excludes=(_ONE_CLASS, _JOINT.but("use --bias 1")),
     )
     scale: str = _setting(
         "none", _Rule(str, choices=("none", "maxabs", "std")),
@@ -497,18 +613,21 @@ class Settings:
         "Factor of C for label L, or balanced; repeatable.",
         "`balanced` is rows / (labels x rows of the label); with `--weights`, of their sums.",
         metavar="L=W", unset="1 each",
+        excludes=(_NO_CLASSES,),
     )
     positive: str | None = _setting(
         None, _Rule(str, (None,), read=_label_to_text),
         "The label of two that is the positive class.",
         "Decision values above 0 stand for it. AUC, PR-AUC, F1, `threshold` and the weights of the "
         "model are those of this label.", metavar="LABEL", unset="the larger label",
+        excludes=(_NO_CLASSES, _JOINT),
     )
     weights: str | Path | None = _setting(  # noqa: RUF009
         None, _Rule(str, (None,), read=_path_to_text),
         "File with a factor of C for each row, one per line.",
         "Rows are in the order of the text of the store.", metavar="FILE", unset="1 each",
         commands="train tune",
+        excludes=((_RANKS & _PIPED_WEIGHTS).but("use a file"),),
     )
     warm_start: str | Path | bool | None = _setting(  # noqa: RUF009
         None,
@@ -522,6 +641,9 @@ class Settings:
     calibrate: bool = _setting(
         False, _FLAG, "Also fit probabilities, with a second model and held-out rows.",
         commands="train",
+        excludes=(_LOG_LOSS, _NO_CLASSES, _SPARSE,
+                  _RANKS.but("train without it, then run one process with --warm-start "
+                             "--calibrate")),
     )
     validate: str | Path | float | None = _setting(  # noqa: RUF009
         None, _Rule(read=_read_validate),
@@ -530,6 +652,10 @@ class Settings:
         "The training ends after 3 passes without a better score and with a gap below 0.1. The "
         "rows of a share do not depend on blocks or on the order of the rows.",
         metavar="FILE|SHARE", unset="none", commands="train", ignored_by="plan",
+        excludes=(_ONE_CLASS, _CALIBRATE.but("leave out one of them, or use --loss log_loss"),
+                  _RANKS.but("leave it out and run sbm predict after training"),
+                  _PIPED_VALIDATION.but("use a file"),
+                  (_OWN_SHARE & _SPARSE).but("use --validate FILE, or sbm tune")),
     )
     metric: str | None = _setting(
         None,
@@ -541,12 +667,14 @@ class Settings:
         "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the positive label) "
         "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
         commands="train", ignored_by="plan",
+        excludes=(_NO_VALIDATION.but("add --validate FILE or SHARE"),),
     )
     threshold: str | None = _setting(
         None, _Rule(str, (None,), read=_check_threshold),
         "Choose the decision value above which the positive label is predicted, on the rows "
         "of --validate: with the best F1, or the least cost of false positives and negatives.",
         metavar="f1|cost:FP,FN", unset="0", commands="train", ignored_by="plan",
+        excludes=(_NO_VALIDATION.but("add --validate FILE or SHARE"), _NO_CLASSES, _JOINT),
     )
     seed: int = _setting(
         0, _Rule(int, holds=lambda n: 0 <= n < 2**63, expected="from 0 to 2^63 - 1"),
@@ -568,7 +696,6 @@ class Settings:
     remote_timeout: float | str = _setting(
         "60s", _Rule(read=_read_timeout),
         "Maximum time to wait for data from the server of a remote input.", metavar="T",
-        commands="train stream", ignored_by="tune plan",
     )
     # fmt: on
 
@@ -580,6 +707,25 @@ class Settings:
     def mem_bytes(self) -> int:
         """The memory limit in bytes."""
         return int(self.mem)
+
+    @property
+    def problem(self) -> str:
+        """What the labels are: ``classification``, ``regression``, or ``none`` (they are ignored).
+
+        Raises
+        ------
+        SettingsError
+            The loss does not support the task.
+        """
+        tasks = LOSSES[self.loss].tasks
+        if self.task == "auto":
+            return tasks[0] if tasks else "none"
+        if self.task not in tasks:
+            known = " or ".join(tasks) or "data without labels"
+            raise SettingsError(
+                f"task is {self.task}, but {self.loss} is for {known}; choose another --loss"
+            )
+        return self.task
 
     @property
     def first_solver(self) -> str:
@@ -678,11 +824,33 @@ class Settings:
         SettingsError
             If there is such a setting.
         """
-        usual = Settings()
-        for name, setting in SETTINGS.items():
-            known = f"{setting.commands} {setting.ignored_by}".split()
-            if command not in known and getattr(self, name) != getattr(usual, name):
+        for name in self._given():
+            setting = SETTINGS[name]
+            if command not in f"{setting.commands} {setting.ignored_by}".split():
                 raise SettingsError(f"{name} does not apply to sbm {command}; leave it out")
+
+    def refuse_conflicts(self, processes: int = 1) -> None:
+        """Reject settings that exclude each other, the loss or the number of processes.
+
+        Raises
+        ------
+        SettingsError
+            If there are such settings; see `Setting.excludes`.
+        """
+        for name in self._given():
+            for case in SETTINGS[name].excludes:
+                if case.holds(self, processes):
+                    value = getattr(self, name)
+                    what = name if value is True else f"{name} {as_typed(value)}"
+                    shown = case.shown.format(
+                        loss=self.loss, penalty=self.penalty, processes=processes
+                    )
+                    raise SettingsError(f"{what} does not apply to {shown}; {case.advice}")
+
+    def _given(self) -> list[str]:
+        """Return the names of settings that do not have their default."""
+        usual = Settings()
+        return [name for name in SETTINGS if getattr(self, name) != getattr(usual, name)]
 
 
 SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclasses.fields(Settings)}
@@ -704,7 +872,7 @@ def _describe_parameters() -> str:
         row = SETTINGS[f.name]
         kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
         lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
-        text = f"{row.meaning} {row.details}".strip().replace("`", "``")
+        text = f"{row.meaning} {row.details} {row.limits}".strip().replace("`", "``")
         if row.unset:
             text += f" Default: {row.unset}."
         lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")

@@ -437,9 +437,7 @@ def test_small_C_reports_the_least_that_gives_weights(tmp_path: Path, intercept:
         ({"l1_ratio": 0.2, "penalty": "l1"}, "l1_ratio elasticnet"),
         ({"l1_ratio": 1.5, "penalty": "elasticnet"}, "l1_ratio 1.5"),
         ({"penalty": "l3"}, "penalty l3 elasticnet"),
-        ({"penalty": "l1", "calibrate": True}, "calibrate"),
-        ({"penalty": "l1", "cache_frac": 0.1}, "cache_frac l1"),
-        ({"penalty": "l1", "parts": "blocks"}, "parts l1"),
+        ({"penalty": "l1", "loss": "squared_hinge", "calibrate": True}, "calibrate l1"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_apply_are_refused(
@@ -450,8 +448,6 @@ def test_settings_that_do_not_apply_are_refused(
     with pytest.raises(sbm.SettingsError) as refusal:
         train(store, **{"loss": "log_loss", **settings})
     assert all(word in str(refusal.value) for word in words.split())
-    with pytest.raises(sbm.SettingsError, match="single process"):
-        l1.refuse_for_sparse(sbm.Settings(penalty="l1"), 2)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def stores(tmp_path_factory):
         (2, {"loss": "epsilon_insensitive", "class_weight": {7: 2}}, "class_weight.*epsilon_"),
         (2, {"loss": "one_class", "bias": 1.0}, "bias.*one_class"),
         (2, {"loss": "squared_error", "epsilon": 0.2}, "epsilon.*0.2.*squared_error"),
-        (2, {"loss": "hinge", "nu": 0.25}, "nu.*0.25.*one_class.*hinge"),
+        (2, {"loss": "hinge", "nu": 0.25}, "nu 0.25 .*hinge.*one_class"),
         (2, {"loss": "one_class", "C": 2.0}, "C .*2.*one_class.*nu"),
         (1, {"loss": "crammer_singer"}, r"s1\.sbm.* 4.*two classes"),
         (2, {"loss": "hinge", "C": 1e-200}, "C.*1e-200"),

@@ -96,7 +96,13 @@ def test_sample_has_chunks_of_each_block(blocks, chunks, nnz, cache_frac):
         ("2", {"weights": "w"}, {}, SettingsError, "weights"),
         ("2", {}, {"processes": 0}, SettingsError, "processes is 0"),
         ("2", {"mem": "100MB"}, {"processes": 2}, MemoryPlanError, "use at least mem="),
-        ("2", {"penalty": "l1"}, {"processes": 2}, SettingsError, "single process"),
+        (
+            "2",
+            {"penalty": "l1", "loss": "log_loss"},
+            {"processes": 2},
+            SettingsError,
+            "2 processes",
+        ),
         ("s.0", {}, {}, StoreError, "shard"),
     ],
 )

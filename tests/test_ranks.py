@@ -447,7 +447,7 @@ def test_other_stores_are_refused(tmp_path, model):
 @pytest.mark.parametrize(("options", "error", "facts"), [
     ([{"seed": 0}, {"seed": 1}], StoreError, r"[01] and [01] .*settings"),
     ([{"calibrate": True}] * 2, SettingsError, "calibrate .*2"),
-    ([{"weights": "-"}] * 2, SettingsError, "weights .*standard input.* 2 "),
+    ([{"weights": "-"}] * 2, SettingsError, "weights - .*2 processes and standard input"),
 ])  # fmt: skip
 def test_different_settings_of_ranks_are_refused(store_of, model, options, error, facts):
     chosen = [options_of(HINGE, **mine) for mine in options]

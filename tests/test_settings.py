@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import nearest
+from inside import SETTINGS, nearest
 
 import sbm
 from sbm import Settings, SettingsError
@@ -201,3 +201,63 @@ def test_settings_passed_as_model_are_refused(tmp_path):
         for given_settings in (Settings(), {"C": 1}):
             with pytest.raises(SettingsError, match=rf"{type(given_settings).__name__}.*settings="):
                 function(store, given_settings, **more)
+
+
+SPARSE = {"loss": "squared_hinge", "penalty": "elasticnet"}
+JOINT = {"loss": "crammer_singer"}
+CONFLICTS = [
+    # settings, processes, the setting that is refused, a fact about why
+    ({"loss": "one_class", "C": 2.0}, 1, "C 2", "one_class; set nu"),
+    ({"penalty": "l1"}, 1, "penalty l1", "hinge; use .*log_loss"),
+    (SPARSE, 2, "penalty elasticnet", "2 processes"),
+    ({"l1_ratio": 0.3}, 1, "l1_ratio 0.3", "penalty l2, only to elasticnet"),
+    ({"epsilon": 0.3}, 1, "epsilon 0.3", "hinge, only to epsilon_insensitive"),
+    ({"nu": 0.3}, 1, "nu 0.3", "hinge, only to one_class"),
+    ({"solver": "dual", "intercept": True}, 1, "solver dual", "intercept; .*newton, or --bias"),
+    ({"solver": "newton", "loss": "one_class"}, 1, "solver newton", "one_class"),
+    ({"solver": "newton", **SPARSE}, 1, "solver newton", "penalty elasticnet"),
+    ({"solver": "newton", **JOINT, "validate": 0.1}, 1, "solver newton", "singer.* share of"),
+    ({"solver": "newton", **JOINT, "calibrate": True}, 1, "solver newton", "singer.*calibrate"),
+    ({**SPARSE, "cache_frac": 0.1}, 1, "cache_frac 0.1", "elasticnet"),
+    ({**SPARSE, "parts": "blocks"}, 1, "parts blocks", "elasticnet"),
+    ({**SPARSE, "rounds": 3}, 1, "rounds 3", "elasticnet"),
+    ({**SPARSE, "policy": "none"}, 1, "policy none", "elasticnet"),
+    ({**SPARSE, "screen": False}, 1, "screen off", "elasticnet"),
+    ({"bias": 1.0, "intercept": True}, 1, "bias 1", "intercept; leave out one"),
+    ({"bias": 1.0, "loss": "one_class"}, 1, "bias 1", "one_class"),
+    ({"intercept": True, "loss": "one_class"}, 1, "intercept", "one_class"),
+    ({"intercept": True, **JOINT}, 1, "intercept", "crammer_singer.*--bias 1"),
+    ({"class_weight": "balanced", "loss": "squared_error"}, 1, "class_weight", "no classes"),
+    ({"positive": "1", "loss": "one_class"}, 1, "positive 1", "no classes"),
+    ({"positive": "1", **JOINT}, 1, "positive 1", "crammer_singer"),
+    ({"weights": "-"}, 3, "weights -", "3 processes and standard input; use a file"),
+    ({"calibrate": True, "loss": "log_loss"}, 1, "calibrate", "log odds"),
+    ({"calibrate": True, "loss": "squared_error"}, 1, "calibrate", "no classes"),
+    ({"calibrate": True, **SPARSE}, 1, "calibrate", "elasticnet"),
+    ({"calibrate": True}, 2, "calibrate", "2 processes.*--warm-start"),
+    ({"validate": "v.svm", "loss": "one_class"}, 1, "validate v.svm", "one_class"),
+    ({"validate": 0.1, "calibrate": True}, 1, "validate 0.1", "calibrate"),
+    ({"validate": 0.1}, 2, "validate 0.1", "2 processes"),
+    ({"validate": "-"}, 1, "validate -", "standard input"),
+    ({"validate": 0.1, **SPARSE}, 1, "validate 0.1", "elasticnet; use --validate FILE"),
+    ({"metric": "auc"}, 1, "metric auc", "--validate FILE"),
+    ({"threshold": "f1"}, 1, "threshold f1", "--validate FILE"),
+    ({"threshold": "f1", "validate": 0.1, "loss": "squared_error"}, 1, "threshold", "no classes"),
+    ({"threshold": "f1", "validate": 0.1, **JOINT}, 1, "threshold f1", "crammer_singer"),
+]
+
+
+@pytest.mark.parametrize(("made", "processes", "setting", "why"), CONFLICTS, ids=str)
+def test_conflicts_are_refused(made, processes, setting, why):
+    with pytest.raises(SettingsError, match=rf"^{re.escape(setting)}.* does not apply to .*{why}"):
+        Settings(**made).refuse_conflicts(processes)
+    name = setting.split()[0]
+    if not {"-", 0.1, "v.svm"} & {made.get("validate")}:
+        del (allowed := dict(made))[name]
+        Settings(**allowed).refuse_conflicts(1)
+
+
+def test_every_conflict_is_tried():
+    tried = [setting.split()[0] for _, _, setting, _ in CONFLICTS]
+    rows = [name for name, row in SETTINGS.items() for _ in row.excludes]
+    assert sorted(tried) == sorted(rows)

@@ -325,11 +325,11 @@ def test_every_prediction_uses_the_threshold(tmp_path: Path) -> None:
         ({"validate": 0.1, "metric": "acuracy"}, SettingsError, "did you mean 'accuracy'"),
         ({"validate": 0.1, "threshold": "cost:1"}, SettingsError, "threshold is 'cost:1'"),
         ({"validate": 0.1, "threshold": "f1", "loss": "crammer_singer"}, SettingsError,
-         "threshold needs two classes"),
-        ({"threshold": "f1"}, SettingsError, "threshold needs .*validate="),
-        ({"validate": 0.1, "calibrate": True}, SettingsError, "validate and calibrate"),
+         "threshold .*crammer_singer"),
+        ({"threshold": "f1"}, SettingsError, "threshold .*validate="),
+        ({"validate": 0.1, "calibrate": True}, SettingsError, "validate .*calibrate"),
         ({"validate": 0.1, "loss": "one_class"}, SettingsError, "one_class"),
-        ({"validate": 0.1, "loss": "log_loss", "penalty": "l1"}, SettingsError, "l1 .*FILE"),
+        ({"validate": 0.1, "loss": "log_loss", "penalty": "l1"}, SettingsError, "l1.*FILE"),
         ({"validate": "v.svm", "mem": "130MB"}, MemoryPlanError, "mem='130MB' .*no validate"),
     ],
 )  # fmt: skip
@@ -355,7 +355,7 @@ def test_several_ranks_are_refused(noisy: Path) -> None:
     class Two:
         rank, size = 0, 2
 
-    with pytest.raises(SettingsError, match="--validate needs a single process"):
+    with pytest.raises(SettingsError, match=r"validate .* 2 processes"):
         train_ranks(Two(), noisy, None, {"validate": 0.1, "threads": 1}, TrainOptions())  # type: ignore[arg-type]
 
 

@@ -123,7 +123,8 @@ def _make_option(name: str) -> Option:
     elif rule.kind in _NUMBERS and not rule.texts:
         more["type"] = rule.kind
     default = setting.default_text
-    meaning = setting.meaning + (f"  [default: {default}]" if default else "")
+    meaning = f"{setting.meaning} {setting.limits}".strip()
+    meaning += f"  [default: {default}]" if default else ""
     more |= {"metavar": setting.metavar, "default": None, **_MORE.get(name, {})}
     return click.option(typed, name, help=meaning, **more)
 

@@ -45,7 +45,6 @@ from sbm.dataset.sources import (
 from sbm.engine import kernels
 from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
 from sbm.engine.memory import INTERPRETER
-from sbm.engine.problems import choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
@@ -143,7 +142,7 @@ def read_rows(
     SbmError
         As for `split`.
     """
-    loss, task = LOSSES[settings.loss], choose_task(settings, LOSSES[settings.loss])
+    loss, task = LOSSES[settings.loss], settings.problem
     are_targets, mem, limit = task != "classification", settings.mem_bytes, system_limit()
     how = reading.input_options(mem, are_targets)
     if task == "regression" and not reading.categorical:

@@ -20,8 +20,6 @@ __all__ = [
     "Labelled",
     "assemble_model",
     "by_label",
-    "check_options",
-    "choose_task",
     "is_mirrored",
     "label_places",
     "label_warning",
@@ -85,10 +83,10 @@ def make_problems(
     loss = LOSSES[settings.loss]
     if rows.n_rows == 0:
         raise DataError(f"{rows.name} has no rows; training needs at least one")
-    task = choose_task(settings, loss)
+    task = settings.problem
     if task == "classification":
         return _classify(settings, loss, rows, counts)
-    check_options(settings)
+    settings.refuse_conflicts()
     if loss.name == "one_class":
         return [_one_class(settings, loss, rows)]
     if rows.label_names:
@@ -102,28 +100,10 @@ def make_problems(
     return [Problem(loss, C, C, -1, bias, epsilon, classify=False, intercept=intercept)]
 
 
-def choose_task(settings: Settings, loss: Loss) -> str:
-    """Return the task: ``classification``, ``regression``, or ``none`` (labels are ignored).
-
-    Raises
-    ------
-    SettingsError
-        The loss does not support the task in the settings.
-    """
-    if settings.task == "auto":
-        return loss.tasks[0] if loss.tasks else "none"
-    if settings.task not in loss.tasks:
-        known = " or ".join(loss.tasks) or "data without labels"
-        raise SettingsError(
-            f"task is {settings.task}, but {loss.name} is for {known}; choose another --loss"
-        )
-    return settings.task
-
-
 def label_warning(settings: Settings, rows: Labelled) -> str | None:
     """Return a warning if labels do not look like classes; otherwise None."""
     labels = rows.labels
-    task = choose_task(settings, LOSSES[settings.loss])
+    task = settings.problem
     if task != "classification" or not labels:
         return None
     if len(only := _codes_with_rows(rows)) == 1:
@@ -157,7 +137,7 @@ def _classify(
             f"all rows of {rows.name} have the label {texts[present[0]]}; "
             f"{settings.loss if loss.joint else 'intercept'} needs at least two classes"
         )
-    check_options(settings)
+    settings.refuse_conflicts()
     if settings.positive is not None and len(labels) > 2 and len(present) > 1:
         raise SettingsError(
             f"positive names one of two classes, but {rows.name} has {len(labels):,} labels; leave "
@@ -236,8 +216,6 @@ def label_texts(rows: Labelled) -> list[str]:
 
 
 def _one_class(settings: Settings, loss: Loss, rows: Labelled) -> OneClass:
-    if settings.bias:
-        raise SettingsError("bias does not apply to one_class, which has its own offset")
     return OneClass(loss, settings.nu, float(rows.n_rows))
 
 
@@ -259,60 +237,6 @@ def _check_costs(costs: Sequence[float]) -> None:
                 f"C times class weight is {format_number(cost)}; it must be between "
                 f"{LEAST_COST:g} and {MOST_COST:g}. Scale the feature values instead"
             )
-
-
-_SPARSE = ("log_loss", "squared_hinge", "squared_error")
-_WITH_TUBE = ("epsilon_insensitive", "squared_epsilon_insensitive")
-
-
-def check_options(settings: Settings) -> None:
-    """Reject settings that do not apply to the loss, unless they have their default.
-
-    Raises
-    ------
-    SettingsError
-        There is one.
-    """
-    loss = LOSSES[settings.loss]
-    has_classes = choose_task(settings, loss) == "classification"
-    if settings.epsilon != Settings.epsilon and loss.name not in _WITH_TUBE:
-        raise SettingsError(
-            f"epsilon is {format_number(settings.epsilon)}, but it applies only to "
-            f"{' and '.join(_WITH_TUBE)}; leave it out with {loss.name}"
-        )
-    if settings.penalty != "l2" and loss.name not in _SPARSE:
-        raise SettingsError(
-            f"penalty {settings.penalty} does not apply to loss {loss.name}; use --loss "
-            f"{' or '.join(_SPARSE)}"
-        )
-    if settings.positive is not None and not has_classes:
-        raise SettingsError(f"positive does not apply to {loss.name}, which has no classes")
-    if settings.positive is not None and loss.joint:
-        raise SettingsError(
-            f"positive does not apply to {loss.name}, which has a decision value for each class"
-        )
-    if settings.bias and settings.intercept:
-        raise SettingsError("bias and intercept exclude each other; leave out one of them")
-    if settings.l1_ratio != Settings.l1_ratio and settings.penalty != "elasticnet":
-        raise SettingsError("l1_ratio applies only to penalty elasticnet; leave it out")
-    if settings.nu != Settings.nu and loss.name != "one_class":
-        raise SettingsError(
-            f"nu is {format_number(settings.nu)}, but it applies only to one_class; "
-            f"leave it out with {loss.name}"
-        )
-    if settings.C != Settings.C and loss.name == "one_class":
-        raise SettingsError(
-            f"C is {format_number(settings.C)}, but one_class has no C; set nu instead"
-        )
-    if settings.class_weight and not has_classes:
-        raise SettingsError(f"class_weight does not apply to {loss.name}, which has no classes")
-    if settings.calibrate and loss.name == "log_loss":
-        raise SettingsError(
-            "log_loss already gives probabilities (its decision values are log odds); "
-            "leave out --calibrate"
-        )
-    if settings.calibrate and not has_classes:
-        raise SettingsError(f"{loss.name} has no classes to calibrate; leave out --calibrate")
 
 
 def make_model(

@@ -26,9 +26,9 @@ from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.programs.training.columns import ColumnSteps, refuse_for_sparse, sparse_problems
+from sbm.programs.training.columns import ColumnSteps, sparse_problems
 from sbm.programs.training.needs import fits, plan_of
-from sbm.programs.training.newton import refuse_newton, starts_with_newton, suits_newton
+from sbm.programs.training.newton import starts_with_newton, suits_newton
 from sbm.programs.training.ranks import deal_parts
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
@@ -114,9 +114,7 @@ def plan(
     settings = replace(settings, warm_start=None)
     if not 1 <= processes <= MOST_PROCESSES:
         raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
-    if settings.method == "columns":
-        refuse_for_sparse(settings, processes)
-    refuse_newton(settings)
+    settings.refuse_conflicts(processes)
     return_freed_memory()
     how, told = ReadOptions.of(reading), Progress.of(progress)
     with temporary_folder() as folder:

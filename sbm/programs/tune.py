@@ -129,9 +129,11 @@ def tune(
         remote_terms(settings.remote_timeout, progress.stage),
         open_rows(data, model, settings, reader) as (rows, path, read),
     ):
+        few = settings
+        if settings.method != "columns":  # screening does not pay with few passes
+            few = replace(settings, screen=False)
         job = _Tuning(
-            rows, path.with_name(path.name + ".tune"),
-            replace(settings, screen=False),  # which does not pay with few passes
+            rows, path.with_name(path.name + ".tune"), few,
             TrainOptions(resume, progress=progress), begin, comm, read,
             Cs=values, n_folds=folds, metric=metric,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sbm.engine.memory import Shape
-from sbm.engine.problems import choose_task, make_problems
+from sbm.engine.problems import make_problems
 from sbm.losses import LOSSES
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
@@ -19,7 +19,7 @@ from sbm.solver.problem import AnyProblem, MultiProblem, OneClass
 
 def target_type(settings: Settings) -> str:
     """Return the dtype of y: int32 for class codes or no labels, float64 for targets."""
-    task = choose_task(settings, LOSSES[settings.loss])
+    task = settings.problem
     return "float64" if task == "regression" else "int32"
 
 

@@ -12,12 +12,10 @@ from typing import Any
 import numpy.typing as npt
 
 from sbm.engine.memory import BASE_FRAC
-from sbm.engine.problems import check_options, choose_task
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
-from sbm.losses import LOSSES
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration, shorten, to_whole
@@ -223,8 +221,8 @@ def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]
 def check_settings(settings: Settings, options: StreamOptions) -> Settings:
     """Reject settings that do not apply to streams, and fill in automatic ones."""
     settings.refuse_foreign("stream")
-    check_options(settings)
-    task = choose_task(settings, LOSSES[settings.loss])
+    settings.refuse_conflicts()
+    task = settings.problem
     if options.classes is not None and task != "classification":
         raise SettingsError(f"classes does not apply to {settings.loss}, which has no classes")
     if isinstance(settings.class_weight, str):

@@ -22,7 +22,7 @@ from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
 from sbm.engine.prefetch import loading_thread
-from sbm.engine.problems import assemble_model, choose_task
+from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import reader_memory
@@ -178,7 +178,7 @@ class Stream:
 
     @property
     def _task(self) -> str:
-        return choose_task(self.opened.settings, LOSSES[self.opened.settings.loss])
+        return self.opened.settings.problem
 
     # ------------------------------------------------------------------------------- blocks
 

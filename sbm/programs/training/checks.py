@@ -12,17 +12,13 @@ from typing import Any
 from sbm.dataset.batches import check_input
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import prepare
-from sbm.engine.problems import check_options, choose_task
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
-from sbm.losses import LOSSES
-from sbm.programs.training.columns import refuse_for_sparse
-from sbm.programs.training.newton import refuse_newton
 from sbm.programs.training.state import may_resume, refuse_other_settings
-from sbm.programs.training.validation import refuse_validation
+from sbm.programs.training.validation import check_validation
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
 from sbm.settings import Settings, number_of
 from sbm.store.blocks import BlockStore, names_of
@@ -43,22 +39,9 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
     DataError
         A file does not exist.
     """
-    if settings.penalty != "l2":
-        refuse_for_sparse(settings, processes)
-    check_options(settings)
-    refuse_newton(settings)
-    refuse_validation(settings, processes)
+    settings.refuse_conflicts(processes)
+    check_validation(settings)
     _require_weights(settings.weights)
-    if processes > 1 and settings.calibrate:
-        raise SettingsError(
-            f"calibrate needs a single process, but there are {processes}; train without it, then "
-            "run one process with --warm-start --calibrate"
-        )
-    if processes > 1 and settings.weights == "-":
-        raise SettingsError(
-            f"weights are read from standard input, which only one of {processes} processes can "
-            "read; use a file"
-        )
 
 
 def _require_weights(name: str | Path | None) -> None:
@@ -202,7 +185,7 @@ class FirstLook:
             Numbers of labels that are words; None if labels are not known yet.
         """
         settings = self.settings
-        if choose_task(settings, LOSSES[settings.loss]) != "classification":
+        if settings.problem != "classification":
             known = {}
         validate = settings.validate if isinstance(settings.validate, str) else None
         for data in (validate, self.test):

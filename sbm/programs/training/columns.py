@@ -38,7 +38,7 @@ from sbm.programs.training.warmstart import (
     lost_classes,
     refuse_other_classes,
 )
-from sbm.settings import Settings, option_name
+from sbm.settings import Settings
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
@@ -46,7 +46,7 @@ from sbm.solver.step import Totals
 from sbm.store.run import Run
 from sbm.units import format_number
 
-__all__ = ["ColumnSteps", "Columns", "refuse_for_sparse", "sparse_problems", "total_certificate"]
+__all__ = ["ColumnSteps", "Columns", "sparse_problems", "total_certificate"]
 
 # Settings of the cache of rows, and of trainings that sparse models do not have.
 _OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
@@ -57,26 +57,6 @@ _FIRST = 0.1
 _SURE = 1 - 1e-9  # of the bound of a gradient: less is not rounding
 _STUCK = 5  # passes
 _MOST_GAP = 1e300  # JSON has no infinity
-
-
-def refuse_for_sparse(settings: Settings, processes: int) -> None:
-    """Check for options that sparse models do not support.
-
-    Raises
-    ------
-    SettingsError
-        Such an option was given.
-    """
-    if processes > 1:
-        raise SettingsError(
-            f"penalty {settings.penalty} needs a single process, but there are {processes}; "
-            "train without --launch"
-        )
-    for name in _OF_ROWS:
-        if getattr(settings, name) != getattr(Settings, name):
-            raise SettingsError(
-                f"{option_name(name)} does not apply to penalty {settings.penalty}; leave it out"
-            )
 
 
 class ColumnSteps:

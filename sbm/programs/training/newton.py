@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sbm.engine.pace import Work
 from sbm.errors import SettingsError
-from sbm.losses import LOSSES
 from sbm.programs.training.needs import rows_near, sample_rows
 from sbm.programs.training.ranks import MANY
 from sbm.programs.training.task import Task, is_smooth
-from sbm.settings import Settings
 
-__all__ = ["refuse_newton", "starts_with_newton", "suits_newton", "work_of"]
+__all__ = ["starts_with_newton", "suits_newton", "work_of"]
 
 _FEW_ROUNDS = 14  # of coordinate descent, on easy data
 # Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
@@ -20,58 +20,27 @@ _LEAST_WORK, _UNNOTICED = 1e7, 5e7
 _VISITS, _JOINT_VISITS = {True: 150, False: 200}, 500
 
 
-def _refusal(settings: Settings) -> str:
-    """Return what the second-order methods do not support of the settings; empty if nothing."""
-    loss = LOSSES[settings.loss]
-    if loss.name == "one_class":
-        return f"loss {loss.name}"
-    if loss.joint:
-        if settings.intercept:
-            return f"loss {loss.name}"
-        unsupported = {
-            "calibrate": settings.calibrate,
-            "a share of the rows to validate": isinstance(settings.validate, float),
-        }
-        for what, is_set in unsupported.items():
-            if is_set:
-                return f"loss {loss.name} with {what}"
-    if settings.penalty != "l2":
-        return f"penalty {settings.penalty}"
-    return ""
+def _is_supported(task: Task) -> bool:
+    """Return whether there is a second-order method for the settings of a task."""
+    try:
+        replace(task.settings, solver="newton").refuse_conflicts()
+    except SettingsError:
+        return False
+    return True
 
 
 def suits_newton(task: Task) -> bool:
     """Return whether `auto` considers Newton's method."""
-    if _refusal(task.settings):
+    if not _is_supported(task):
         return False
     suits = task.share.comm.size == 1 and not task.settings.calibrate
     return suits or not (task.has_many_features or task.loss.joint)
 
 
-def refuse_newton(settings: Settings) -> None:
-    """Check that a second-order method exists for the settings, if they ask for one.
-
-    Raises
-    ------
-    SettingsError
-        There is none.
-    """
-    needs_newton = settings.intercept and settings.penalty == "l2"
-    if needs_newton and settings.solver == "dual":
-        raise SettingsError("solver dual does not support intercept; use solver newton, or bias 1")
-    reason = _refusal(settings)
-    if needs_newton and reason:
-        raise SettingsError(
-            f"intercept needs solver newton, which does not support {reason}; leave it out"
-        )
-    if settings.solver == "newton" and reason:
-        raise SettingsError(f"solver newton does not support {reason}; use solver dual")
-
-
 def starts_with_newton(task: Task) -> bool:
     """Return whether Newton's method is expected to take less time than a few other passes."""
     store, loss = task.store, task.loss
-    if _refusal(task.settings) or not is_smooth(loss) or not store.n_rows:
+    if not _is_supported(task) or not is_smooth(loss) or not store.n_rows:
         return False
     if task.has_many_features or task.settings.warm_start is not None:
         return False

@@ -16,7 +16,7 @@ from sbm.dataset.sources import other_columns
 from sbm.engine.kernels import prepare
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
-from sbm.engine.problems import choose_task, model_codes, model_labels
+from sbm.engine.problems import model_codes, model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError, SettingsError
@@ -24,7 +24,6 @@ from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
-from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.programs.training.evaluation import METRICS, Evaluation, choose_metric
 from sbm.rows import Arena, Rows
@@ -35,7 +34,7 @@ from sbm.store.blocks import BlockStore, names_of
 from sbm.store.run import Run
 from sbm.units import format_number
 
-__all__ = ["Validation", "hold_out", "refuse_validation"]
+__all__ = ["Validation", "check_validation", "hold_out"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +46,7 @@ _FOLDS = 400  # bytes for the folds of a chunk, without those of its rows
 _KEY = 8 + 8 + 4 * 12  # bytes per feature id in the table, including temporary copies
 
 
-def refuse_validation(settings: Settings, processes: int) -> None:
+def check_validation(settings: Settings) -> None:
     """Check the options of validation before any row is read.
 
     Raises
@@ -57,16 +56,9 @@ def refuse_validation(settings: Settings, processes: int) -> None:
     DataError
         The file does not exist.
     """
-    where = settings.validate
-    if where is None:
-        for name in ("metric", "threshold"):
-            if getattr(settings, name) is not None:
-                raise SettingsError(f"{name} needs validation data; add --validate FILE or SHARE")
+    if settings.validate is None:
         return
-    loss = LOSSES[settings.loss]
-    if loss.name == "one_class":
-        raise SettingsError("validate does not apply to one_class, which has no metric")
-    is_regression = choose_task(settings, loss) == "regression"
+    is_regression = settings.problem == "regression"
     if settings.metric is not None and is_regression != (
         METRICS[settings.metric].task == "regression"
     ):
@@ -75,32 +67,8 @@ def refuse_validation(settings: Settings, processes: int) -> None:
         raise SettingsError(
             f"metric {settings.metric} does not apply to {what}; use one of {', '.join(fits)}"
         )
-    if settings.threshold is not None and (is_regression or loss.joint):
-        why = "regression has no classes" if is_regression else f"{loss.name} has two"
-        raise SettingsError(
-            f"threshold needs two classes and one decision value per row, but {why}; leave it out"
-        )
-    if processes > 1:
-        raise SettingsError(
-            f"--validate needs a single process, but there are {processes}; "
-            "leave it out and run sbm predict after training"
-        )
-    if settings.calibrate:
-        raise SettingsError(
-            "validate and calibrate exclude each other; leave out one of them, or use log_loss"
-        )
-    if isinstance(where, float):
-        if settings.penalty != "l2":
-            raise SettingsError(
-                f"penalty {settings.penalty} does not support a share of the rows in --validate; "
-                "use --validate FILE, or sbm tune"
-            )
-    elif where == "-":
-        raise SettingsError(
-            "the validation data is standard input, which can be read only once; use a file"
-        )
-    else:
-        require_input(where)
+    if not isinstance(settings.validate, float):
+        require_input(settings.validate)
 
 
 def hold_out(rows: Rows, ids: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.uint8]:
