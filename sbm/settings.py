@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
+from sbm.methods import SOLVERS
 from sbm.units import (
     as_typed,
     format_label,
@@ -529,7 +530,7 @@ class Settings:
         excludes=(_NOT_ONE_CLASS,),
     )
     solver: str = _setting(
-        "auto", _Rule(str, choices=("auto", "dual", "newton")),
+        "auto", _Rule(str, choices=("auto", *SOLVERS)),
         "Algorithm: dual coordinate descent, or Newton's method for few features.",
         "`newton` needs a matrix of features x features, and few passes even if C is large or "
         "features are not scaled. With more than 5,000 features, or `loss` crammer_singer or "

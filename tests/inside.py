@@ -89,6 +89,7 @@ from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import hash_names, parse_vw
 from sbm.keywords import in_python
 from sbm.losses import LOSSES
+from sbm.methods import METHODS, method_named
 from sbm.models import model as models_model_module
 from sbm.models import probabilities as models_probabilities_module
 from sbm.models.liblinear import read_model, write_model
@@ -148,7 +149,7 @@ from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
 from sbm.programs.training.task import Task
-from sbm.programs.training.training import Training
+from sbm.programs.training.training import Method, Training
 from sbm.programs.training.turns import divide_classes
 from sbm.programs.training.validation import hold_out
 from sbm.programs.tune import tune
@@ -321,6 +322,7 @@ __all__ = [
     "LEFT",
     "LIBSVM_REASONS",
     "LOSSES",
+    "METHODS",
     "METRICS",
     "MOST",
     "NONZERO_BYTES",
@@ -381,6 +383,7 @@ __all__ = [
     "Lists",
     "LiveFile",
     "MemoryPlan",
+    "Method",
     "Model",
     "MpiComm",
     "MultiMetrics",
@@ -495,6 +498,7 @@ __all__ = [
     "lock",
     "main",
     "make_problems",
+    "method_named",
     "models_model_module",
     "models_probabilities_module",
     "module_main",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inside import METHODS, Method, method_named
 from processes import finished
 
 import sbm
@@ -22,7 +23,7 @@ LEVELS = {
     "__main__": 8, "__init__": 8, "cli": 7, "sklearn": 7, "programs": 6, "dataset": 5, "engine": 4,
     "inputs": 3, "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1,
     "losses": 1, "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
-    "resident": 0,
+    "methods": 0, "resident": 0,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
@@ -263,6 +264,14 @@ def test_every_parameter_of_the_api_is_documented(name):
     documented = [n for several in names for n in several.split(", ")]
     assert sorted(documented) == sorted(inspect.signature(getattr(sbm, name)).parameters)
     assert name == "Settings" or re.search(r"^Returns\n---.*^Raises\n---", told, re.S | re.M)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_follow_their_protocol(name):
+    method = method_named(name)
+    assert method.family == name
+    needed = {one for one in vars(Method) if not one.startswith("_")} - {"seconds", "reader"}
+    assert needed <= set(dir(method))
 
 
 def test_unknown_name_of_the_package_is_refused():

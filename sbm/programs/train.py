@@ -28,10 +28,11 @@ from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError
 from sbm.inputs.urls import remote_terms
+from sbm.methods import method_named
 from sbm.programs.frequencies import frequencies_of
 from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
-from sbm.programs.training.fit import METHODS, fit
+from sbm.programs.training.fit import fit
 from sbm.programs.training.job import Job, TrainOptions
 from sbm.programs.training.ranks import (
     finished_model,
@@ -236,7 +237,7 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
     job.balance_classes()
     with job.store.in_use(), job.open_run(start) as run:
         job.status.say("running")
-        training = Training(job, run, METHODS[job.task.method])
+        training = Training(job, run, method_named(job.task.method))
         with training.method.at_work():
             training.start(start)
             if (carried := fit(training)) is not None:

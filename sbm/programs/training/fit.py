@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from sbm.programs.training.columns import Columns
-from sbm.programs.training.dual import Dual
 from sbm.programs.training.job import Carried
-from sbm.programs.training.second_order import SecondOrder
 from sbm.programs.training.training import Training
 
-__all__ = ["METHODS", "fit"]
-
-METHODS = {method.family: method for method in (Dual, SecondOrder, Columns)}
+__all__ = ["fit"]
 
 
 def fit(training: Training) -> Carried | None:

@@ -99,7 +99,7 @@ class Task:
 
     @property
     def method(self) -> str:
-        """The family of methods, a key of `sbm.programs.training.fit.METHODS`."""
+        """The family of methods, a key of `sbm.methods.METHODS`."""
         return self.settings.method
 
     @property
