@@ -7,7 +7,10 @@ python -m scripts.docs_tables           writes them
 python -m scripts.docs_tables --check   exits with 1 if one is stale
 """
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,13 +21,16 @@ from sbm.cli.liblinear import OPTIONS
 from sbm.inputs.arrow import ARROW
 from sbm.inputs.formats import FORMATS
 from sbm.losses import LOSSES
+from sbm.programs.training.dual import Dual
+from sbm.programs.training.fit import fit
 from sbm.settings import SETTINGS
+from sbm.solver.step import Solver
 from scripts import numbers
 from scripts.bench import everything
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-PAGES.append(ROOT / "scripts/results/README.md")
+PAGES += [ROOT / "CONTRIBUTING.md", ROOT / "scripts/results/README.md"]
 _SHARED = ("quiet", "verbose", "as_json")
 _OPTION = ("option", "meaning", "default")
 _HELP = ["-h", "--help"]  # click remembers what a command's first context says
@@ -95,7 +101,20 @@ def _formats() -> str:
     return _table(["`--format`", "file names", "pipes, compressed files", "feature ids"], rows)
 
 
+def _loop() -> str:
+    """Return the source of the pass loop, of a pass and of a step, with one line of docstring."""
+    found = []
+    for function in (fit, Dual.run_pass, Solver.step):
+        source = textwrap.dedent(inspect.getsource(function))
+        told = ast.get_docstring(ast.parse(source).body[0], clean=False) or ""  # type: ignore[arg-type]
+        owner = function.__qualname__.rpartition(".")[0]
+        source = f"# {owner}\n{source}" if owner else source
+        found.append(source.replace(told, told.partition("\n")[0]))
+    return "```python\n" + "\n".join(found) + "```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "loop": _loop,
     "options": lambda: "".join(_options(name) for name in cli.commands).rstrip("\n") + "\n",
     "ranks": _ranks,
     "losses": _losses,
