@@ -1,16 +1,18 @@
 #!/bin/sh
 # Nightly job: append new files to a store, drop old ones, and train from last night's run.
 #
-#   sh scripts/nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER...
+#   sh scripts/nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] [-r OPTIONS] \
+#       STORE MODEL FILE|FOLDER...
 #
 #   -k DAYS    drop sources that were added more than DAYS days ago
 #   -t TEST    predict this text with the new model
 #   -o FILE    write the predictions of TEST here, one label per line
 #   -n         accept files with labels that the store does not have
 #   -c CONFIG  settings of sbm train; default: configs/nightly.toml of this checkout
+#   -r OPTIONS how to read the files: options of sbm split, such as '--label bought --exclude id'
 #
-# From a FOLDER, the files *.svm are used, plain or .gz, .bz2, .xz, .zst. Each file becomes one
-# source. Files with content that is in the store, or was expired from it, are skipped. Files must
+# From a FOLDER, the files *.svm, *.csv, *.tsv and *.vw are used, plain or .gz, .bz2, .xz, .zst, and
+# *.parquet and *.feather. Each file becomes one source. Files with content that is in the store, or was expired from it, are skipped. Files must
 # be complete: write them to another folder and move them here. The first night makes the store.
 #
 # Exit codes: 0 done; 1 error, with a message on stderr; 2 invalid usage; 3 --max-passes or
@@ -22,20 +24,21 @@ set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 config=$here/configs/nightly.toml
-keep='' test='' predictions='' new_labels=''
+keep='' test='' predictions='' new_labels='' reading=''
 
 usage() {
-    echo "usage: nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] STORE MODEL FILE|FOLDER..." >&2
+    echo "usage: nightly.sh [-n] [-k DAYS] [-t TEST] [-o FILE] [-c CONFIG] [-r OPTIONS] STORE MODEL FILE|FOLDER..." >&2
     exit 2
 }
 
-while getopts nk:t:o:c: option; do
+while getopts nk:t:o:c:r: option; do
     case $option in
     n) new_labels=--new-labels ;;
     k) keep=$OPTARG ;;
     t) test=$OPTARG ;;
     o) predictions=$OPTARG ;;
     c) config=$OPTARG ;;
+    r) reading=$OPTARG ;;
     *) usage ;;
     esac
 done
@@ -74,9 +77,12 @@ add() {
     case $known in *"$sum"*) return 0 ;; esac
     say "append $1"
     if [ -d "$store" ]; then
-        "$SBM" split -q --append ${new_labels:+"$new_labels"} "$store" "$1"
+        # The options are words of their own.
+        # shellcheck disable=SC2086
+        "$SBM" split -q --append ${new_labels:+"$new_labels"} $reading "$store" "$1"
     else
-        "$SBM" split -q "$1" -o "$store"
+        # shellcheck disable=SC2086
+        "$SBM" split -q $reading "$1" -o "$store"
     fi
     known="$known $sum"
 }
@@ -85,9 +91,11 @@ known=''
 [ ! -d "$store" ] || known=$("$SBM" info --json "$store")
 for input in "$@"; do
     if [ -d "$input" ]; then
-        for file in "$input"/*.svm "$input"/*.svm.gz "$input"/*.svm.bz2 "$input"/*.svm.xz \
-            "$input"/*.svm.zst; do
-            [ ! -f "$file" ] || add "$file"
+        for file in "$input"/*; do
+            plain=${file%.gz} && plain=${plain%.bz2} && plain=${plain%.xz} && plain=${plain%.zst}
+            case $plain in
+            *.svm | *.csv | *.tsv | *.vw | *.parquet | *.feather) [ ! -f "$file" ] || add "$file" ;;
+            esac
         done
     elif [ -f "$input" ]; then
         add "$input"

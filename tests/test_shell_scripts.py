@@ -101,10 +101,27 @@ def test_nightly_without_time_or_data_keeps_model(here):
     Path("short.toml").write_text("C = 1\ntol = 1e-12\nmax-passes = 1\n")
     assert night("-c", "short.toml", *ARGUMENTS)[0] == 3
     before = Path("a.model").read_bytes()
-    Path("new texts/2.svm").write_text("1 1:1\noops\n")
+    Path("new texts/2.svm").write_text("7 1:1\noops\n")
     code, err = night(*ARGUMENTS)
     assert (code, "new texts/2.svm:2" in err, "'oops'" in err) == (1, True, True)
     assert (sources(), Path("a.model").read_bytes()) == (["1.svm"], before)
+
+
+@slow
+@pytest.mark.process
+def test_nightly_reads_tables(here):
+    table = "id,bought,age\n" + "".join(f"{k},{'ny'[k % 2]},{k % 7}\n" for k in range(40))
+    Path("new texts/1.csv").write_text(table)
+    Path("new texts/notes.txt").write_text("not data\n")
+    how = ("-r", "--label bought --exclude id", *ARGUMENTS)
+    assert night(*how) == (0, "")
+    Path("new texts/2.csv").write_text(table.replace(",3\n", ",4\n"))
+    finished(["gzip", "new texts/2.csv"], check=True)
+    for _ in range(2):
+        assert night(*how) == (0, "")
+        assert sources() == ["1.csv", "2.csv.gz"]
+    assert sbm.info("a store.sbm")["features"] == 1
+    assert sbm.Model.load("a.model").label_texts() == ["n", "y"]
 
 
 @pytest.mark.process
