@@ -595,3 +595,48 @@ def test_command_reports_json_and_text(run):
     code, out, err = run("stream bad.svm -o bad.model --on-error skip --quiet")
     assert (code, out.splitlines()[-1]) == (0, "1 line skipped")
     assert "bad.svm:3: found 'x'" in err
+
+
+# ---------------------------------------------------------------------------- Vowpal Wabbit's text
+
+
+def test_vw_text_is_learned_like_its_ids(small):
+    """The oracle is the same rows as LIBSVM text, whose ids are hashed by `sbm split`."""
+    random = np.random.default_rng(0)
+    lines = []
+    for label, word, other in zip(
+        random.choice([-1, 1], 400), random.integers(0, 30, 400), random.random(400), strict=True
+    ):
+        lines.append(b"%d |f w%d n:%.3f\n" % (label, word + 3 * label, other))
+    write(lines, "d.vw")
+    sbm.split("d.vw", "d.sbm", blocks=1, hash_bits=10, shuffle=False)
+    sbm.cat("d.sbm", "d.svm")
+    model, _ = sbm.stream("d.vw", "v.model", options={"hash_bits": 10})
+    plain, _ = sbm.stream("d.svm", "p.model")
+    assert full_weights(model, 1 << 10) == pytest.approx(full_weights(plain, 1 << 10), abs=1e-12)
+    assert sbm.predict(model, "d.vw")["accuracy"] == sbm.predict(plain, "d.svm")["accuracy"]
+    for part, resume in ((lines[:150], False), (lines[150:], True)):
+        name = write(part, f"{resume}.vw")
+        again, _ = sbm.stream(name, "r.model", resume=resume,
+                              options=None if resume else {"hash_bits": 10})  # fmt: skip
+    assert again.ids.tolist() == model.ids.tolist()
+    with pytest.raises(SbmError, match="hash_bits is 9, but the stream was started with 10"):
+        sbm.stream("d.vw", "v.model", resume=True, options={"hash_bits": 9})
+    write([*lines[:20], b"1 2.5 |f w1\n"], "weighted.vw")
+    with pytest.raises(SbmError, match=r"weighted\.vw: row 21 has the importance 2\.5.*20 rows"):
+        sbm.stream("weighted.vw", "w.model")
+
+
+@pytest.mark.parametrize(("inputs", "options", "facts"), [
+    ("t.csv", {}, "t.csv is csv, but sbm.stream reads only lines"),
+    (["t.vw", "t.svm"], {}, "t.vw is vw by its name, and t.svm libsvm"),
+    ("t.vw", {"format": "libsvm"}, "t.vw is vw by its name, not libsvm"),
+    ("t.svm", {"hash_bits": 3}, "hash_bits does not apply to libsvm"),
+    ("t.svm", {"format": "words"}, "unknown format 'words'"),
+], ids=str)  # fmt: skip
+def test_other_formats_are_refused(inputs, options, facts):
+    for name in ("t.csv", "t.vw", "t.svm"):
+        write([b"1 |f a\n", b"-1 |f b\n"], name)
+    with pytest.raises(SbmError, match=re.escape(facts)):
+        sbm.stream(inputs, "m.model", options=options)
+    assert not Path("m.model.run").exists()

@@ -402,6 +402,8 @@ def predict(
     "--checkpoint-every", metavar="T|N",
     help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
 )  # fmt: skip
+@INPUT_FORMAT
+@_READING["hash_bits"]
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
@@ -417,8 +419,8 @@ def stream(
 ) -> None:  # fmt: skip
     """Learn a model from text that is read once.
 
-    Each INPUT is a file or a glob, plain or .gz, .bz2, .xz, .zst; - is standard input. No store is
-    made.
+    Each INPUT is a file or a glob of LIBSVM or VW text, plain or .gz, .bz2, .xz, .zst; - is
+    standard input. No store is made.
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
@@ -443,7 +445,7 @@ def stream(
     if test is not None:
         numbers = LabelWords({}, "labels of a stream", "convert them")
         with remote_terms(timeout, terminal.stage):
-            check_input(test, None, numbers, terminal)
+            check_input(test, _names_of(inputs, given), numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -467,6 +469,17 @@ def stream(
         )
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
+
+
+def _names_of(inputs: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how a stream hashes names of features; None if it reads ids."""
+    from sbm.inputs.formats import FORMATS, format_of, with_hash_bits
+    from sbm.inputs.parsing import InputOptions
+
+    name = given["format"] or (format_of(inputs[0]).name if inputs else "libsvm")
+    if not FORMATS[name].is_hashed:
+        return None
+    return with_hash_bits(InputOptions(hash_bits=given["hash_bits"])).record()
 
 
 def _in_words(report: dict[str, Any], every_class: bool) -> Any:

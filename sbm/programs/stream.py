@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sbm.dataset.places import as_path
 from sbm.dataset.sources import refuse_skipped
+from sbm.engine.kernels import prepare
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
+from sbm.inputs.formats import LIBSVM
 from sbm.inputs.text import expand_inputs
 from sbm.inputs.urls import remote_terms
 from sbm.models.model import Model, check_output
 from sbm.programs.streaming.options import (
     StreamOptions,
+    choose_format,
     open_stream,
-    refuse_other_formats,
     refuse_packed,
 )
 from sbm.programs.streaming.state import Stream, rows_in_front
@@ -58,9 +61,9 @@ def stream(
         Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
         ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``new_labels``, ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``,
-        ``idle_timeout``, as the options of ``sbm stream``. When resuming, ``classes``, ``dtype``,
-        ``on_error`` and ``checkpoint_every`` default to the previous ones.
+        ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``dtype``, ``on_error``,
+        ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options of ``sbm stream``. When
+        resuming, ``classes``, ``format``, ``hash_bits``, ``dtype``, ``on_error`` and ``checkpoint_every`` default to the previous ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable
@@ -97,11 +100,13 @@ def stream(
     progress = Progress.of(progress)
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     if names is None and not resume:
-        raise SettingsError("no input; name LIBSVM text files, globs, or - for standard input")
+        raise SettingsError(
+            "no input; name files of LIBSVM or VW text, globs, or - for standard input"
+        )
     for given in names or ():
         if not isinstance(given, str | Path):
             raise SettingsError(
-                f"an input is a {type(given).__name__}; sbm.stream reads LIBSVM text files"
+                f"an input is a {type(given).__name__}; sbm.stream reads text files"
             )
     if model is None:
         raise SettingsError("no model name; give one with -o")
@@ -111,10 +116,14 @@ def stream(
     with contextlib.ExitStack() as until:
         until.enter_context(remote_terms(asked.remote_timeout, progress.stage, is_stopped))
         sources = None if names is None else expand_inputs(names)
-        refuse_other_formats(sources or [])
+        if not resume:
+            chosen = StreamOptions.of(options)
+            options = replace(chosen, format=choose_format(sources or [], chosen.format))
         opened = until.enter_context(open_stream(path, settings, options, resume))
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
+        if choose_format(sources, opened.options.format) != LIBSVM:
+            prepare("names", "float64", progress)  # its parser
         refuse_packed(sources, opened.options)
         try:
             one = Stream(path, opened, sources, progress, is_stopped)

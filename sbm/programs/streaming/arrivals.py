@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,10 +15,10 @@ import numpy.typing as npt
 from sbm.dataset.coding import CodedText, Labels
 from sbm.dataset.newlabels import NewLabels
 from sbm.errors import DataError
+from sbm.inputs.formats import FORMATS, LIBSVM
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
-from sbm.inputs.libsvm import parse_text
 from sbm.inputs.live import Patience, SourceProgress
-from sbm.inputs.parsing import ParsedText
+from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
 from sbm.rows import Rows
 from sbm.store.container import Buffers
@@ -77,6 +76,8 @@ class TextOptions:
     skip: bool  # whether to skip malformed lines
     parsers: int  # number of threads
     largest_line: int  # maximum bytes per line
+    format: str = LIBSVM  # a key of `FORMATS` that has a parser
+    hash_bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,14 @@ class Arrivals:
         def coded(parsed: ParsedText) -> CodedText:
             return CodedText.of(parsed, self.ids, self._buffers)
 
-        options = self._options
+        options, kind = self._options, FORMATS[self._options.format]
+        targets = self.labels is None or self._unlabelled
+        assert kind.parser is not None
+        parse = kind.parser(InputOptions(hash_bits=options.hash_bits, targets=targets))
         pieces = convert_sources(
             self.sources, self._pool, coded, ahead=options.parsers + 1, dtype=options.dtype,
-            parse=partial(parse_text, targets=self.labels is None or self._unlabelled),
-            skip=options.skip, largest_line=options.largest_line, patience=self.patience,
+            parse=parse, skip=options.skip, largest_line=options.largest_line,
+            reasons=kind.reasons, patience=self.patience,
         )  # fmt: skip
         for source, text in pieces:
             if all(source is not one for one in self.sources):  # it replaced a file
@@ -277,6 +281,8 @@ class Arrivals:
 
         Returns them with the error, or None.
         """
+        if text.weights is not None:
+            return self._before_weights(text, source)
         if self._unlabelled:
             return np.zeros(len(text.labels), np.int32), None
         if self.labels is None:
@@ -298,6 +304,19 @@ class Arrivals:
                 f"{format_number(text.labels[row])}, which is not in --classes"
             )
         return codes, None
+
+    def _before_weights(
+        self, text: CodedText, source: Source
+    ) -> tuple[npt.NDArray[Any], DataError | None]:
+        """Convert labels up to the first row with a weight, which streams do not have."""
+        assert text.weights is not None
+        row = int(np.argmax(text.weights != 1))
+        codes, error = self._encode(replace(text, labels=text.labels[:row], weights=None), source)
+        return codes, error or DataError(
+            f"{source.shown}: row {source.before.rows + row + 1} has the importance "
+            f"{format_number(float(text.weights[row]))}, but sbm stream has no weights of rows; use sbm "
+            "split and sbm train instead"
+        )
 
     def _grown(self, needs: Needs, piece: _CodedPiece, first: int, last: int) -> Needs:
         """Return the needs, extended by rows `first` to `last` of a piece."""

@@ -13,22 +13,41 @@ import numpy.typing as npt
 
 from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
-from sbm.inputs.formats import FORMATS, LIBSVM, format_of
+from sbm.inputs.formats import FORMATS, LIBSVM, format_of, with_hash_bits
 from sbm.inputs.packed import is_packed
+from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration, shorten, to_whole
 
 
-def refuse_other_formats(sources: Sequence[Source]) -> None:
-    """Check that all files are LIBSVM text, the only format that can be resumed midway."""
-    for source in sources:
-        if (found := format_of(source.name)) is not FORMATS[LIBSVM]:
-            raise SettingsError(
-                f"{source.name} is {found.name} by its name, but sbm stream reads only LIBSVM "
-                "text; use sbm split and sbm train instead"
-            )
+def choose_format(sources: Sequence[Source], chosen: str | None) -> str:
+    """Return the format of all files: the chosen one, or that of their names.
+
+    Raises
+    ------
+    SettingsError
+        They have several, or one that cannot be resumed midway: only lines of text can.
+    """
+    kinds = {format_of(s.name).name: s.name for s in sources if s.name != "-"}
+    others = [name for name in kinds if name not in (chosen or name, LIBSVM)]
+    if others:
+        raise SettingsError(f"{kinds[others[0]]} is {others[0]} by its name, not {chosen}")
+    if chosen is None and len(kinds) > 1:
+        first, second, *_ = kinds
+        raise SettingsError(
+            f"{kinds[first]} is {first} by its name, and {kinds[second]} {second}; stream files of "
+            "one format, or give --format"
+        )
+    name = chosen or next(iter(kinds), LIBSVM)
+    if FORMATS[name].parser is None:
+        place = kinds.get(name, "the input")
+        raise SettingsError(
+            f"{place} is {name}, but sbm stream reads only lines of LIBSVM and Vowpal Wabbit's "
+            "text; use sbm split and sbm train instead"
+        )
+    return name
 
 
 def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
@@ -138,6 +157,8 @@ class StreamOptions:
     classes: tuple[float, ...] | None = None
     # whether files may have labels that files before do not have, although these have two
     new_labels: bool = False
+    format: str | None = None  # of all files, libsvm or vw. Default: from their names
+    hash_bits: int | None = None  # number of bits of hashed feature names
     dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
     on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
     # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
@@ -150,6 +171,13 @@ class StreamOptions:
             ("dtype", ("float32", "float64")), ("on_error", ("fail", "skip")),
         ):  # fmt: skip
             refuse_unknown(name, str(getattr(self, name)), known)
+        if self.format is not None:
+            refuse_unknown("format", self.format, FORMATS)
+        if self.format is not None and FORMATS[self.format].is_hashed:
+            bits = with_hash_bits(InputOptions(hash_bits=self.hash_bits)).hash_bits
+            object.__setattr__(self, "hash_bits", bits)
+        elif self.format is not None and self.hash_bits is not None:
+            raise SettingsError(f"hash_bits does not apply to {self.format} text; leave it out")
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
@@ -200,7 +228,7 @@ class StreamOptions:
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads", "remote_timeout")
-KEPT = ("classes", "dtype")
+KEPT = ("classes", "dtype", "format", "hash_bits")
 _USUAL = ("checkpoint_every", "on_error")
 
 

@@ -25,9 +25,10 @@ from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.inputs.formats import reader_memory
+from sbm.inputs.formats import LIBSVM, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
+from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
@@ -154,7 +155,14 @@ class Stream:
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         parsers = parsers_of(self._mem, max(1, threads - 1))
         longest = max(PIECE, (self._mem - INTERPRETER) // 12)
-        text = TextOptions(options.dtype, options.on_error == "skip", parsers, longest)
+        text = TextOptions(
+            options.dtype,
+            options.on_error == "skip",
+            parsers,
+            longest,
+            options.format or LIBSVM,
+            options.hash_bits,
+        )
         idle = options.idle_timeout
         patience = Patience(options.follow, None if idle is None else float(idle), is_stopped)
         reached = None
@@ -484,6 +492,8 @@ class Stream:
             "sources": sources_at(self.reached.position),
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
+        if (bits := self.opened.options.hash_bits) is not None:
+            facts["names"] = InputOptions(hash_bits=bits).record()
         seen = self.reached.needs
         rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]
