@@ -63,7 +63,8 @@ def stream(
     options : StreamOptions or dict, optional
         ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``dtype``, ``on_error``,
         ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options of ``sbm stream``. When
-        resuming, ``classes``, ``format``, ``hash_bits``, ``dtype``, ``on_error`` and ``checkpoint_every`` default to the previous ones.
+        resuming, all but ``new_labels``, ``follow`` and ``idle_timeout`` default to the previous
+        ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable

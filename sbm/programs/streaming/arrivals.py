@@ -314,8 +314,8 @@ class Arrivals:
         codes, error = self._encode(replace(text, labels=text.labels[:row], weights=None), source)
         return codes, error or DataError(
             f"{source.shown}: row {source.before.rows + row + 1} has the importance "
-            f"{format_number(float(text.weights[row]))}, but sbm stream has no weights of rows; use sbm "
-            "split and sbm train instead"
+            f"{format_number(float(text.weights[row]))}, but sbm stream has no weights of rows; "
+            "use sbm split and sbm train instead"
         )
 
     def _grown(self, needs: Needs, piece: _CodedPiece, first: int, last: int) -> Needs:
