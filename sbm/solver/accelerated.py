@@ -22,7 +22,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, cut, no_alphas
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import Given, Newton
+from sbm.solver.newton import FullBatch, Given
 from sbm.solver.problem import Rounds, mean_square, room_for_order
 from sbm.solver.step import INNER_TOL, chunk_of
 from sbm.solver.sums import slices_of
@@ -73,7 +73,7 @@ def _variables(alpha: Alphas, n_outputs: int) -> Floats | ListPool:
     return pool
 
 
-class Accelerated(Newton):
+class Accelerated(FullBatch):
     """Accelerated coordinate descent; see the module.
 
     Parameters

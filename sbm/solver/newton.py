@@ -46,7 +46,7 @@ from sbm.solver.sums import (
 )
 
 __all__ = [
-    "MARGIN_ROW", "Given", "HingeNewton", "Newton", "SmoothNewton", "WideNewton",
+    "MARGIN_ROW", "FullBatch", "Given", "HingeNewton", "SmoothNewton", "WideNewton",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -181,8 +181,8 @@ class Given(NamedTuple):
     comm: Comm
 
 
-class Newton(ABC):
-    """Second-order training of one problem: a pass is `start_pass`, `add` for each block, `finish`.
+class FullBatch(ABC):
+    """A full-batch method for one problem: `start_pass`, `add` for each block, then `move`.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ class Newton(ABC):
         """Restore the result of `arrays`."""
 
 
-class SmoothNewton(Newton):
+class SmoothNewton(FullBatch):
     """Newton's method for smooth losses.
 
     Parameters
@@ -492,7 +492,7 @@ class _Crossed:
     farthest: float = 0.0
 
 
-class HingeNewton(Newton):
+class HingeNewton(FullBatch):
     """The interior point method on the rows near a kink; see the module.
 
     Parameters

@@ -23,7 +23,7 @@ from sbm.alphas import Lists
 from sbm.programs.training.second_order import NewtonSteps
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate, Certifier
-from sbm.solver.newton import Newton
+from sbm.solver.newton import FullBatch
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 
 # Those whose losses are known here; None stands for those of all classes together.
@@ -63,7 +63,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
     found: list[Certified] = []
     known: dict[int, Certified] = {}
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
-    of_slice, settle, lock = Newton.certify_slice, NewtonSteps.settle, threading.Lock()
+    of_slice, settle, lock = FullBatch.certify_slice, NewtonSteps.settle, threading.Lock()
 
     def watched_begin(
         self: Certifier, problem: AnyProblem, W: Any, *more: Any, **options: Any
@@ -80,7 +80,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
         note(self, rows, alpha)
         add(self, rows, alpha)
 
-    def watched_slice(self: Newton, k: int, rows: Rows, alpha: Any) -> Any:
+    def watched_slice(self: FullBatch, k: int, rows: Rows, alpha: Any) -> Any:
         note(self._certifier, rows, alpha)
         return of_slice(self, k, rows, alpha)
 
@@ -102,7 +102,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
         mock.patch.object(Certifier, "__init__", watched_begin),
         mock.patch.object(Certifier, "add", watched_add),
         mock.patch.object(Certifier, "finish", watched_finish),
-        mock.patch.object(Newton, "certify_slice", watched_slice),
+        mock.patch.object(FullBatch, "certify_slice", watched_slice),
         mock.patch.object(NewtonSteps, "settle", watched_settle),
     ):
         yield found

@@ -32,7 +32,7 @@ from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
-from sbm.solver.newton import Given, HingeNewton, Newton, SmoothNewton, WideNewton
+from sbm.solver.newton import FullBatch, Given, HingeNewton, SmoothNewton, WideNewton
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
 
@@ -63,12 +63,12 @@ class NewtonSteps:
 
     Attributes
     ----------
-    methods : list of Newton
+    methods : list of FullBatch
         One per learner.
     """
 
     def __init__(self, engine: Engine, task: Task, tol: float, *, searches: bool = False) -> None:
-        self._engine, self._tol, self.methods = engine, tol, list[Newton]()
+        self._engine, self._tol, self.methods = engine, tol, list[FullBatch]()
         self._accelerates = is_wide(task) and accelerates(task)
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
