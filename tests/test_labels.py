@@ -282,6 +282,17 @@ def test_refusal_does_not_depend_on_pieces(files):
     assert is_refused("", 2) == expected
 
 
+def test_file_that_was_begun_before_a_resume_may_have_more_labels(place):
+    """Labels are read ahead of the rows that a checkpoint counts."""
+    path, labels = str(place / "a.svm"), np.array([3.0, 1.0, 2.0])
+    write("a.svm", labels)
+    write("b.svm", labels)
+    for name, first, refused in (("a.svm", 0, None), ("a.svm", 2, None), ("b.svm", 0, 0)):
+        judge = NewLabels(here=[1.0, 2.0], here_of=path, is_pair=False)
+        assert judge.current == path
+        assert judge.look(Source(name), labels, first) == refused
+
+
 @pytest.mark.parametrize("settings", [{"loss": "hinge"}, {"loss": "log_loss", "penalty": "l1"}])
 def test_wrong_append_is_taken_back(place, settings):
     sbm.split(write("a.csv", ["yes", "no"], table=True), "s.sbm")

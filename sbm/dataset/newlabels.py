@@ -41,6 +41,8 @@ class NewLabels:
         none.
     here : iterable of float
         Labels of the first source that were read earlier.
+    here_of : str
+        Path of the source that has these.
     is_pair : bool
         Whether a source before has two labels or more.
     text : callable
@@ -58,11 +60,12 @@ class NewLabels:
         *,
         store: str = "",
         here: Iterable[float] = (),
+        here_of: str = "",
         is_pair: bool = False,
         text: Callable[[float], str] = format_number,
     ) -> None:
         self._before, self._here, self.is_pair = set(known), set(here), is_pair
-        self._store, self._text = store, text
+        self._store, self._text, self._here_of = store, text, here_of
         self._source: Source | None = None
         self._rows = 0  # of the current source
         self._first: tuple[int, float] | None = None  # row and label that is new in it
@@ -71,6 +74,11 @@ class NewLabels:
     def n_before(self) -> int:
         """Number of labels of the sources before the current one."""
         return len(self._before)
+
+    @property
+    def current(self) -> str:
+        """Path of the current source."""
+        return self._here_of if self._source is None else self._source.path
 
     def look(self, source: Source, labels: npt.NDArray[np.float64], first: int = 0) -> int | None:
         """Return the first of some rows at which a source is refused; None if it is not.
@@ -85,7 +93,8 @@ class NewLabels:
             Number of its rows that were read earlier.
         """
         if source is not self._source:
-            if self._source is not None or not first:
+            goes_on = first > 0 or (source.path == self._here_of and source.comes_again)
+            if self._source is not None or not goes_on:
                 self._begin_next()
             self._source, self._rows = source, first
         begin, self._rows = self._rows, self._rows + len(labels)

@@ -159,7 +159,8 @@ _STREAM: Table = {
         "skipped": _count, "tail": str, "skip": _count,
     }],
     "progressive": {"all": _SUMS, "last": _SUMS, "mark": _count},
-    "pending": _count, "left": _count, "labels": _distinct_numbers, "totals": _TOTALS,
+    "pending": _count, "left": _count, "labels": _distinct_numbers, "labels_of?": str,
+    "totals": _TOTALS,
     "blocks": _count,
 }  # fmt: skip
 # By kind of run; "" stands for other kinds.

@@ -161,6 +161,9 @@ SCENARIOS: dict[str, Scenario] = {
     "stream: the next day": _troubled("stream -q --resume m.model c.svm", before=[_STREAM]),
     "stream: a new model": _troubled(f"{_STREAM} -C 0.1", before=[_STREAM]),
     "tune": _troubled(_TUNE, before=[_SPLIT]),
+    "tune: text": _troubled(_TUNE.replace("s.sbm", "a.svm b.svm")),
+    "tune: sparse": _troubled(f"{_TUNE} --penalty l1 --loss log_loss", before=[_SPLIT]),
+    "tune: newton": _troubled(f"{_TUNE} --solver newton", before=[_SPLIT]),
     "cat": _troubled("cat s.sbm -q -o out.svm", before=[_SPLIT]),
     "cat: over an older one": _troubled(
         "cat s.sbm -q -o out.svm",

@@ -182,7 +182,8 @@ class Stream:
             return None
         n = int(record.get("labels_before", 0))
         is_pair = bool(record.get("is_pair", False))
-        return NewLabels(labels.values[:n], here=labels.values[n:], is_pair=is_pair)
+        path = str(record.get("labels_of", ""))
+        return NewLabels(labels.values[:n], here=labels.values[n:], here_of=path, is_pair=is_pair)
 
     @property
     def _task(self) -> str:
@@ -462,6 +463,7 @@ class Stream:
             "left": self._n_pending,
             "labels": labels.values if labels else [],
             "labels_before": 0 if new_labels is None else new_labels.n_before,
+            "labels_of": "" if new_labels is None else new_labels.current,
             "is_pair": new_labels is not None and new_labels.is_pair,
             "progressive": self.progressive.state(),
             "totals": asdict(self._totals),
