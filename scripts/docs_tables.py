@@ -110,7 +110,7 @@ def _loop() -> str:
         owner = function.__qualname__.rpartition(".")[0]
         source = f"# {owner}\n{source}" if owner else source
         found.append(source.replace(told, told.partition("\n")[0]))
-    return "```python\n" + "\n".join(found) + "```\n"
+    return "```python\n" + "\n\n".join(found) + "```\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {
