@@ -640,3 +640,19 @@ def test_other_formats_are_refused(inputs, options, facts):
     with pytest.raises(SbmError, match=re.escape(facts)):
         sbm.stream(inputs, "m.model", options=options)
     assert not Path("m.model.run").exists()
+
+
+def test_file_to_test_with_has_the_format_of_the_stream(run):
+    write([b"1 |f a\n", b"-1 |f b\n"] * 9, "t.vw")
+    write([b"1 1:1\n", b"-1 2:1\n"] * 9, "t.svm")
+    for line, code in (
+        ("stream t.vw -o v.model --hash-bits 9 -q --test t.vw", 0),
+        ("stream --resume v.model -q --test t.vw", 0),
+        ("stream t.svm -o s.model -q --test t.vw", 1),
+        ("stream t.svm -o s.model -q", 0),
+        ("stream --resume s.model -q --test t.vw", 1),
+    ):
+        found, out, err = run(line)
+        assert found == code, line
+        assert "accuracy" in out if code == 0 and "--test" in line else True
+        assert code == 0 or "t.vw has feature names" in err

@@ -445,7 +445,7 @@ def stream(
     if test is not None:
         numbers = LabelWords({}, "labels of a stream", "convert them")
         with remote_terms(timeout, terminal.stage):
-            check_input(test, _names_of(inputs, given), numbers, terminal)
+            check_input(test, _names_of(inputs, resume, given), numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -471,15 +471,22 @@ def stream(
     _tell_the_end(report, terminal)
 
 
-def _names_of(inputs: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any] | None:
+def _names_of(
+    inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any]
+) -> dict[str, Any] | None:
     """Return how a stream hashes names of features; None if it reads ids."""
     from sbm.inputs.formats import FORMATS, format_of, with_hash_bits
     from sbm.inputs.parsing import InputOptions
+    from sbm.store.run import Run
 
-    name = given["format"] or (format_of(inputs[0]).name if inputs else "libsvm")
+    name, bits = given["format"], given["hash_bits"]
+    if resume is not None and Path(f"{resume}.run", "run.json").exists():
+        options = Run.read(Path(f"{resume}.run")).get("options", {})
+        name, bits = options.get("format"), options.get("hash_bits")
+    name = name or (format_of(inputs[0]).name if inputs else "libsvm")
     if not FORMATS[name].is_hashed:
         return None
-    return with_hash_bits(InputOptions(hash_bits=given["hash_bits"])).record()
+    return with_hash_bits(InputOptions(hash_bits=bits)).record()
 
 
 def _in_words(report: dict[str, Any], every_class: bool) -> Any:
