@@ -45,7 +45,7 @@ from sbm.engine import sync as engine_sync_module
 from sbm.engine.certificate import certify_each, visit_all
 from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.engine import FULL_PASS, Engine
-from sbm.engine.learners import Folds, HeldOut
+from sbm.engine.learners import Folds, Group, HeldOut
 from sbm.engine.machine import Limit, smaller, system_limit, within_limit
 from sbm.engine.memory import (
     INTERPRETER,
@@ -371,6 +371,7 @@ __all__ = [
     "Evaluation",
     "Folds",
     "GapWatch",
+    "Group",
     "HeldOut",
     "IdTable",
     "Incremental",

@@ -448,8 +448,8 @@ def fail_once(monkeypatch, owner, name, n):
     ("owner", "name", "n"),
     [
         (Engine, "__init__", 1),
-        (Engine, "_visit_next", 1),
-        (Engine, "_visit_next", 8),
+        (Engine, "_load", 1),
+        (Engine, "_load", 8),
         (Dual, "certify", 1),
     ],
 )

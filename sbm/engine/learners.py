@@ -18,7 +18,7 @@ from sbm.engine.clock import clock
 from sbm.rows import Rows
 from sbm.solver.cache import Evicted
 from sbm.solver.problem import decide
-from sbm.solver.step import Screen, Solver, Totals
+from sbm.solver.step import Screen, Solver, Step, Totals
 
 __all__ = [
     "BlockAlphas",
@@ -32,6 +32,7 @@ __all__ = [
     "NextBlock",
     "Pass",
     "Seconds",
+    "Visit",
     "set_active",
 ]
 
@@ -124,6 +125,47 @@ class NextBlock:
         return LoadedBlock(
             self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()}
         )
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A loaded block in a pass, and what the learners do with it.
+
+    Attributes
+    ----------
+    coming : NextBlock
+        The block, and the learners' states before it was loaded.
+    rows : Rows
+    evicted : mapping of int to Evicted
+        By learner number: rows that left the cache in the last step.
+    is_full : bool
+        Whether to visit the rows at rest, too.
+    steps : dict of int to Step
+        By learner number.
+    """
+
+    coming: NextBlock
+    rows: Rows
+    evicted: Mapping[int, Evicted]
+    is_full: bool
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    def solve(self, group: Group) -> dict[int, Step]:
+        """Merge the block with the cache of each learner, solve, and select the next cache."""
+        block, folds, steps = self.coming.block, self.coming.folds, dict[int, Step]()
+        group.evaluate(self.rows, folds)
+        for learner in group.learners:
+            begin, k = clock(), learner.number
+            alpha = self.coming.own[k].alpha
+            moving = self.coming.own[k].moving(block, self.evicted.get(k))
+            if self.is_full:
+                moving = None
+            mine = learner.its_own(folds)
+            if mine is not None:
+                moving = mine if moving is None else moving & mine
+            steps[k] = learner.solver.step(block, self.rows, alpha, moving)
+            learner.seconds += clock() - begin
+        return steps
 
 
 @dataclass

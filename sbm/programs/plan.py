@@ -21,6 +21,7 @@ from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
 from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
@@ -223,7 +224,9 @@ def _measure(task: Task, sample: MemoryPlan) -> Speed:
                 certify(engine)
             else:
                 engine.set_pace(1, {})
-                engine.run_pass(1)
+                for visit in engine.visits(engine.begin_pass(1)):
+                    for learner in engine.learners:
+                        visit.steps.update(visit.solve(Group([learner])))
     nnz, seconds = sum(part.nnz for part in sample.parts), engine.seconds
     if task.method == "newton":
         return Speed(nnz, seconds.certify, None)
