@@ -24,6 +24,7 @@ from sbm.engine.learners import Learner, LoadedBlock
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
+from sbm.fields import Table, is_count
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem
@@ -33,6 +34,7 @@ from sbm.store.run import RECORD, Run, run_folder, runs_here
 from sbm.units import count
 
 __all__ = [
+    "SHAPE_FIELDS",
     "PreviousRun",
     "check_earlier",
     "earlier_blocks",
@@ -47,6 +49,12 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 
 _NAMED = 10  # most labels in a message
+
+# Of the result of `shape_record`.
+SHAPE_FIELDS: Table = {
+    "blocks": [[is_count]], "files": [str], "parts": [[[is_count]]], "outputs": [is_count],
+    "listed": bool,
+}  # fmt: skip
 
 
 def shape_record(
