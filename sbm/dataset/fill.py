@@ -203,7 +203,7 @@ def read_rows(
                 )
             report["bytes"] = sum(block["bytes"] for block in kept["blocks"])
         rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
-        yield BlockStore(folder, rows), report
+        yield BlockStore(folder, rows, settings.scale), report
 
 
 def _name_of(inputs: Any, sources: list[Source]) -> str | Path:

@@ -128,7 +128,6 @@ def _plan(
     rows: BlockStore, settings: Settings, processes: int, progress: Progress
 ) -> dict[str, Any]:
     """Plan a training on the rows of a store; see `plan`."""
-    rows.scaling = settings.scale
     comm = Replicas(processes)
     turns = divide_classes(Task.of(settings, rows)) if processes == 1 else []
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)

@@ -195,7 +195,6 @@ class Job:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store.scaling = self.asked.scale
         self.feature_scales: FeatureScales | None = None
         self.carried: Carried | None = None
         self.validation: Validation | None = None
