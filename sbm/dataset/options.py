@@ -9,7 +9,7 @@ from typing import TypedDict
 from sbm.engine.machine import smaller
 from sbm.engine.memory import INTERPRETER, Budget
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import SettingsError, require_number
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
 from sbm.inputs.parsing import InputOptions
@@ -58,23 +58,18 @@ class SplitOptions:
         if self.block_size is not None and self.block_size < LEAST_BLOCK:
             size = format_size(self.block_size)
             raise SettingsError(f"block_size is {size}; it must be at least 100kB")
-        if blocks is not None and not 1 <= blocks <= 999_999:
-            raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
+        if blocks is not None:
+            require_number("blocks", blocks, 1, 999_999)
         if self.dtype not in ("float32", "float64"):
             raise SettingsError(f"dtype is {self.dtype!r}; it must be auto, float32 or float64")
-        if not 1 <= self.level <= 19:
-            raise SettingsError(f"level is {self.level}; it must be from 1 to 19")
-        if self.threads < 1:
-            raise SettingsError(f"threads is {self.threads}; it must be at least 1")
+        require_number("level", self.level, 1, 19)
+        require_number("threads", self.threads, 1)
         if self.on_error not in ("fail", "skip"):
             raise SettingsError(f"on_error is {self.on_error!r}; it must be fail or skip")
-        if self.seed < 0:
-            raise SettingsError(f"seed is {self.seed}; it must be at least 0")
-        if not 1 <= self.min_count < 1 << 31:
-            most = (1 << 31) - 1
-            raise SettingsError(f"min_count is {self.min_count}; it must be from 1 to {most}")
-        if shards is not None and not 1 <= shards <= MOST_SHARDS:
-            raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
+        require_number("seed", self.seed, 0)
+        require_number("min_count", self.min_count, 1, (1 << 31) - 1)
+        if shards is not None:
+            require_number("shards", shards, 1, MOST_SHARDS)
         if shards is not None and blocks is not None and blocks < shards:
             raise SettingsError(
                 f"blocks is {blocks}, but {shards} shards need at least one block each; give "

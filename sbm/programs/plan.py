@@ -26,7 +26,7 @@ from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import require_number
 from sbm.programs.training.columns import ColumnSteps, sparse_problems
 from sbm.programs.training.needs import fits, plan_of
 from sbm.programs.training.newton import starts_with_newton, suits_newton
@@ -113,8 +113,7 @@ def plan(
     settings = Settings.of(settings)
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
-    if not 1 <= processes <= MOST_PROCESSES:
-        raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
+    require_number("launch", processes, 1, MOST_PROCESSES)
     settings.refuse_conflicts(processes)
     return_freed_memory()
     how, told = ReadOptions.of(reading), Progress.of(progress)

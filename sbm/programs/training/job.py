@@ -19,7 +19,8 @@ from sbm.engine.kernels import RANKS, kernels_of, prepare
 from sbm.engine.machine import resident_bytes, smaller
 from sbm.engine.memory import INTERPRETER, MemoryPlan
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.errors import MemoryPlanError, StoreError
+from sbm.programs.training.checks import refuse_ranks
 from sbm.programs.training.needs import (
     check_memory_of_products,
     fits,
@@ -49,7 +50,7 @@ from sbm.programs.training.state import (
     refuse_unfinished,
     run_to_resume,
 )
-from sbm.programs.training.task import Task, is_smooth
+from sbm.programs.training.task import Task
 from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
@@ -232,12 +233,7 @@ class Job:
         if not is_wide(self.task):
             self.reserved += near_bytes(self.task, self.plan)
             return
-        loss = self.task.loss
-        if self.comm.size > 1 and not is_smooth(loss):
-            many = "" if loss.joint else " and so many features"
-            raise SettingsError(
-                f"solver newton with loss {loss.name}{many} needs a single process; use solver dual"
-            )
+        refuse_ranks(self.task, self.comm.size)
         check_memory_of_products(self.plan, self.plan.missing(self.own, self.reserved))
 
     def identity(self) -> dict[str, Any]:
