@@ -200,6 +200,7 @@ class Job:
         self.carried: Carried | None = None
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
+        self._solver = ""  # as asked, or the one that is used instead of ``auto``
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
@@ -216,18 +217,20 @@ class Job:
     def prepare(self) -> None:
         """Resolve the task, read the row weights, plan the memory and check all options."""
         self.reserved = self._table_bytes
-        self.task = self._resolve("newton" if self.carried is not None else self.asked.solver)
+        self._solver = "newton" if self.carried is not None else self.asked.solver
+        self.task = self._resolve(self._solver)
         plan_of(self.task)  # fail before anything is read
         if self.asked.validate is not None and self.validation is None:
             self.validation = Validation(
                 self.asked, self.store, self.task.share.problems, self.options.progress
             )
-            self.task = self._resolve(self.task.settings.solver)
+            self.task = self._resolve(self._solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent)
         self.itself = self.identity()
         if self._has_switched() or self._starts_with_newton():
-            self.task = self._resolve("newton")
+            self._solver = "newton"
+            self.task = self._resolve(self._solver)
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
         if not is_wide(self.task):
@@ -253,7 +256,7 @@ class Job:
         return not any_of(self.comm, not self._has_switched_here())[0]
 
     def _has_switched_here(self) -> bool:
-        if self.asked.solver != "auto" or self.options.resume is False:
+        if self._solver != "auto" or self.options.resume is False:
             return False
         folders, warm_start = [self.folder], self.asked.warm_start
         if not is_of(self.folder, self.itself):
@@ -272,7 +275,7 @@ class Job:
 
     def can_switch(self) -> bool:
         """Return whether Newton's method is supported and fits into memory."""
-        if self.asked.solver != "auto" or self.task.method == "newton":
+        if self._solver != "auto" or self.task.method == "newton":
             return False
         case = (self.bound, self.reserved, self.validation)
         # Planning can cost as much as a pass. Ranks have to plan at the same time.
@@ -291,7 +294,7 @@ class Job:
         """Resolve the task again if classes are balanced by row weights."""
         counts = self.task.class_counts(self.weights)
         if counts is not None:
-            self.task = self._resolve(self.task.settings.solver, counts)
+            self.task = self._resolve(self._solver, counts)
 
     def _plan_within(self, mem: int) -> MemoryPlan:
         return plan_of(self.task, mem, reserved=self.reserved)
