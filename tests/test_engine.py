@@ -136,7 +136,7 @@ def test_fork_is_feasible_and_reaches_the_optimum(classes, loss, C, stores, tmp_
             source.is_active, target.is_active = False, True
         for visit in visit_all(engine, "look"):
             for target in targets:
-                alpha = visit.alpha[target.number]
+                alpha = visit.own[target.number].alpha
                 inside = copy_of(alpha)
                 target.solver.problem.make_feasible(visit.rows, inside)
                 np.testing.assert_allclose(variables(inside), variables(alpha), rtol=1e-14)

@@ -314,19 +314,18 @@ class Engine:
         self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        if self.coming is loaded.coming:  # nothing is read ahead
+        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self._screens
+        if self.coming is coming:  # nothing is read ahead
             self.coming = None
-        is_full = now.number % FULL_PASS == 0 or not self._screens
-        return Visit(loaded.coming, loaded.result, self.evicted, is_full)
+        return Visit(coming.block, loaded.result, coming.folds, coming.own, self.evicted, is_full)
 
     def _store(self, now: Pass, visit: Visit) -> None:
         """Write the alphas of a block to the run while the next block is solved."""
-        block = visit.coming.block
-        self._keeping.append(self._pool.submit(self._keep, block, visit.steps))
+        self._keeping.append(self._pool.submit(self._keep, visit.block, visit.steps))
         for k, step in visit.steps.items():
             now.totals[k].add(step.totals)
             self.evicted[k] = step.evicted
-        self.last_block = block
+        self.last_block = visit.block
         now.done += 1
         solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
         self.progress.advance(now.done, rows=solved, memory=resident_bytes())

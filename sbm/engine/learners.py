@@ -28,7 +28,6 @@ __all__ = [
     "HeldOut",
     "Judge",
     "Learner",
-    "LoadedBlock",
     "NextBlock",
     "Pass",
     "Seconds",
@@ -94,25 +93,6 @@ class BlockAlphas:
 
 
 @dataclass(frozen=True)
-class LoadedBlock:
-    """A loaded block.
-
-    Attributes
-    ----------
-    block : int
-    rows : Rows
-    folds : ndarray, shape (n_rows,), uint8, or None
-    alpha : dict of int to Alphas
-        By learner number; the alphas of cached rows are in the learner's cache.
-    """
-
-    block: int
-    rows: Rows
-    folds: npt.NDArray[np.uint8] | None
-    alpha: dict[int, Alphas]
-
-
-@dataclass(frozen=True)
 class NextBlock:
     """The next block before it is loaded: the folds of its rows, and the learners' states."""
 
@@ -120,50 +100,48 @@ class NextBlock:
     folds: npt.NDArray[np.uint8] | None
     own: dict[int, BlockAlphas]
 
-    def visit(self, rows: Rows) -> LoadedBlock:
-        """Return the loaded block."""
-        return LoadedBlock(
-            self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()}
-        )
-
 
 @dataclass(frozen=True)
 class Visit:
-    """A loaded block in a pass, and what the learners do with it.
+    """A loaded block, and what the learners do with it.
 
     Attributes
     ----------
-    coming : NextBlock
-        The block, and the learners' states before it was loaded.
+    block : int
     rows : Rows
+    folds : ndarray, shape (n_rows,), uint8, or None
+    own : dict of int to BlockAlphas
+        By learner number; the alphas of cached rows are in the learner's cache.
     evicted : mapping of int to Evicted
-        By learner number: rows that left the cache in the last step.
+        By learner number: rows that left the cache in the step before.
     is_full : bool
         Whether to visit the rows at rest, too.
     steps : dict of int to Step
-        By learner number.
+        By learner number: what was done with the block.
     """
 
-    coming: NextBlock
+    block: int
     rows: Rows
-    evicted: Mapping[int, Evicted]
-    is_full: bool
+    folds: npt.NDArray[np.uint8] | None
+    own: Mapping[int, BlockAlphas]
+    evicted: Mapping[int, Evicted] = field(default_factory=dict)
+    is_full: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
 
     def solve(self, group: Group) -> dict[int, Step]:
         """Merge the block with the cache of each learner, solve, and select the next cache."""
-        block, folds, steps = self.coming.block, self.coming.folds, dict[int, Step]()
-        group.evaluate(self.rows, folds)
+        group.evaluate(self.rows, self.folds)
+        steps = {}
         for learner in group.learners:
-            begin, k = clock(), learner.number
-            alpha = self.coming.own[k].alpha
-            moving = self.coming.own[k].moving(block, self.evicted.get(k))
+            begin, own = clock(), self.own[learner.number]
+            moving = own.moving(self.block, self.evicted.get(learner.number))
             if self.is_full:
                 moving = None
-            mine = learner.its_own(folds)
+            mine = learner.its_own(self.folds)
             if mine is not None:
                 moving = mine if moving is None else moving & mine
-            steps[k] = learner.solver.step(block, self.rows, alpha, moving)
+            step = learner.solver.step(self.block, self.rows, own.alpha, moving)
+            steps[learner.number] = step
             learner.seconds += clock() - begin
         return steps
 

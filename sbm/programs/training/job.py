@@ -228,7 +228,7 @@ class Job:
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent)
         self.itself = self.identity()
-        if self._has_switched() or self._starts_with_newton():
+        if not any_of(self.comm, not self._has_switched())[0] or self._starts_with_newton():
             self._solver = "newton"
             self.task = self._resolve(self._solver)
         refuse_others(self.comm, self.store, self.itself)
@@ -252,10 +252,7 @@ class Job:
         return replace(task, judge_bytes=self.validation.n_bytes, advice="no --validate")
 
     def _has_switched(self) -> bool:
-        """Return whether the run to start from was switched to Newton's method, in all ranks."""
-        return not any_of(self.comm, not self._has_switched_here())[0]
-
-    def _has_switched_here(self) -> bool:
+        """Return whether the run to start from was switched to Newton's method, in this rank."""
         if self._solver != "auto" or self.options.resume is False:
             return False
         folders, warm_start = [self.folder], self.asked.warm_start

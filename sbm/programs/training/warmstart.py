@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Learner, LoadedBlock
+from sbm.engine.learners import Learner, Visit
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
@@ -517,8 +517,8 @@ class PreviousRun:
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
 
-        def change(visit: LoadedBlock, learner: Learner) -> None:
-            alpha = visit.alpha[learner.number]
+        def change(visit: Visit, learner: Learner) -> None:
+            alpha = visit.own[learner.number].alpha
             learner.solver.problem.make_feasible(visit.rows, alpha)
             learner.solver.working.alpha.admit(visit.block, alpha)
             # None of its rows is cached yet.
