@@ -43,6 +43,7 @@ __all__ = [
     "last_run",
     "lost_classes",
     "refuse_other_classes",
+    "refuse_other_problem",
     "shape_record",
 ]
 
@@ -297,17 +298,26 @@ def check_earlier(folders: Sequence[Path], settings: Settings) -> None:
     StoreError
         The run is damaged, or has no alphas.
     """
-    _refuse_other_problem(_EarlierRecord.of(Run.read(folders[0]), folders[0]), folders[0], settings)
+    before = _EarlierRecord.of(Run.read(folders[0]), folders[0])
+    refuse_other_problem(folders[0], before.settings, settings)
 
 
-def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settings) -> None:
-    """Check that a run solved the same problem, by its settings."""
-    for name in ("loss", "task", "bias", "intercept"):
-        was, now = before.settings.get(name), getattr(settings, name)
+def refuse_other_problem(
+    folder: Path, before: Mapping[str, Any], settings: Settings, is_sparse: bool = False
+) -> None:
+    """Check that a run with the settings `before` solved the same problem.
+
+    Raises `SettingsError` if it did not.
+    """
+    names = ("loss", "task", "bias", "intercept")
+    for name in ("penalty", *names) if is_sparse else names:
+        was, now = before.get(name), getattr(settings, name)
         if was != now:
+            advice = "leave out --warm-start"
+            if not is_sparse:
+                advice = f"{_as_before(name, was)}, or {advice} to change it"
             raise SettingsError(
-                f"{folder} was trained with {name} {was}, but {name} is now {now}; "
-                f"{_as_before(name, was)}, or leave out --warm-start to change it"
+                f"{folder} was trained with {name} {was}, but {name} is now {now}; {advice}"
             )
 
 
@@ -439,7 +449,7 @@ class PreviousRun:
         record: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Check that the run solved the same problem."""
-        _refuse_other_problem(before, self.folder, settings)
+        refuse_other_problem(self.folder, before.settings, settings)
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
