@@ -81,9 +81,6 @@ class Command(click.Command):
         """Run the command, unless it was started as several processes by mistake."""
         refuse_several(self.name)  # here, so that --help works in any case
         try:
-            from sbm.resident import release_llvm
-
-            release_llvm()  # before numpy is loaded
             return super().invoke(ctx)
         except SettingsError as error:
             raise SettingsError(self._as_typed(ctx, str(error))) from error

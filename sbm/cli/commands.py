@@ -34,7 +34,7 @@ from sbm.cli.options import (
 from sbm.cli.processes import launch as become_launcher
 from sbm.cli.processes import meet
 from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals, stopped_at_once
-from sbm.engine.clock import clock, compile_seconds
+from sbm.compiled.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.dataset.newlabels import NewLabels
 from sbm.dataset.options import SplitOptions, check_ids
 from sbm.engine.memory import INTERPRETER

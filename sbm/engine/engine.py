@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import no_alphas
+from sbm.compiled.clock import clock
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.clock import clock
 from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock, Pass, Seconds
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.clock import clock, compile_seconds
 from sbm.dataset.coding import Labels
 from sbm.dataset.newlabels import NewLabels
-from sbm.engine.clock import clock, compile_seconds
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import READ_TEXT, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
 from sbm.engine.memory import INTERPRETER
@@ -127,7 +127,7 @@ class Stream:
         self.is_cut_short = False
         total = sum(source.size for source in sources)
         progress.start("stream", total if all(s.size for s in sources) else None)
-        prepare("split", opened.options.dtype, progress)
+        prepare("reading", READ_TEXT, types_of_dtype(opened.options.dtype), progress)
         self._needs, self._planned = Needs(), ANY  # what the plan is based on, and has room for
         if self.reached.needs.rows:
             needs = Needs(**record["needs"])
@@ -330,7 +330,9 @@ class Stream:
                 f"blocks of {size.block_rows} rows, cache {size.cache_rows} rows; "
                 f"memory: {plan.describe()}"
             )
-            prepare(f"stream-{kernels_of(settings, problems)}", plan.value_type, self.progress)
+            kernels = kernels_of(settings, problems, streamed=True)
+            types = types_of(problems, plan.value_type, weighted=False)
+            prepare("streaming", kernels, types, self.progress)
             try:
                 self.work = Workspace.of(
                     settings, problems, size, plan.value_type, spread=self._team.map, rooms=2
