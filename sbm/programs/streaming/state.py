@@ -19,8 +19,14 @@ from sbm.dataset.coding import Labels
 from sbm.dataset.newlabels import NewLabels
 from sbm.engine.kernels import READ_TEXT, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.learners import JUDGED, Seconds
-from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import (
+    interpreter_bytes,
+    peak_bytes,
+    resident_bytes,
+    smaller,
+    system_limit,
+    usable_threads,
+)
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
@@ -114,7 +120,7 @@ class Stream:
         if self._reserved:  # the first rows, on which the plan is based, already take it
             require_windows(mem, path.name, self._reserved)
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
-        self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
+        self._most: float = mem + max(0, resident_bytes() - interpreter_bytes())
         self._totals = Totals(**record.get("totals", {}))
         self._n_blocks, self._polish_visits = int(record.get("blocks", 0)), 0
         self.progressive = Progressive(self._tell, record.get("progressive"))
@@ -154,7 +160,7 @@ class Stream:
         task = self._task
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         parsers = parsers_of(self._mem, max(1, threads - 1))
-        longest = max(PIECE, (self._mem - INTERPRETER) // 12)
+        longest = max(PIECE, (self._mem - interpreter_bytes()) // 12)
         text = TextOptions(
             options.dtype,
             options.on_error == "skip",

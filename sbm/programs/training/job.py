@@ -16,8 +16,8 @@ from sbm.compiled.clock import compile_seconds
 from sbm.dataset.options import ReadOptions
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import JUDGE, STORE, kernels_of, prepare, types_of, types_of_dtype
-from sbm.engine.machine import resident_bytes, smaller
-from sbm.engine.memory import INTERPRETER, MemoryPlan
+from sbm.engine.machine import interpreter_bytes, resident_bytes, smaller
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, SettingsError, StoreError
 from sbm.programs.training.needs import (
@@ -206,7 +206,7 @@ class Job:
         self._plans = 0
         self._switch: tuple[Any, bool] | None = None  # the last answer of `can_switch`
         self.compile_seconds = 0.0
-        rows, ours = self.store.memory, INTERPRETER
+        rows, ours = self.store.memory, interpreter_bytes()
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
         ours += 0 if rows is None else rows.decoded.nbytes() + rows.reader_bytes
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
@@ -360,7 +360,7 @@ class Job:
             raise MemoryPlanError(
                 "memory ran out before training was planned; close other programs or raise the "
                 "memory limit",
-                INTERPRETER,
+                interpreter_bytes(),
             )
         gc.collect()
         before = self.plan.total
