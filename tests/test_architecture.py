@@ -29,6 +29,7 @@ FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
     ("inputs", "solver"), ("models", "solver"),
 }  # fmt: skip
+# numba and llvmlite only where the wheel has no compiled kernels.
 REQUIRED = ["click", "jinja2", "llvmlite", "numba", "numpy", "scipy", "tqdm", "zstandard"]
 # Modules whose results become bytes of a model; calibration excepted.
 SAME_BYTES = r"sbm/(solver/\w+|engine/\w+|programs/(training|tuning|streaming)/\w+)$"
