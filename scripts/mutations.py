@@ -334,7 +334,7 @@ class _Recorder:
     def __init__(self, folder: str) -> None:
         import coverage
 
-        from sbm import compiled
+        from sbm.compiled.calls import Kernel
 
         self.path = Path(folder) / f"{os.getpid()}.json"
         self.coverage = coverage.Coverage(
@@ -345,13 +345,13 @@ class _Recorder:
         self.kernels: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
         self.processes: set[str] = set()
-        call = compiled.Kernel.__call__
+        call = Kernel.__call__
 
         def noted(kernel: Any, *values: Any) -> Any:
             self.kernels[kernel.module].add(self.test)
             return call(kernel, *values)
 
-        compiled.Kernel.__call__ = noted  # type: ignore[method-assign, assignment]
+        Kernel.__call__ = noted  # type: ignore[method-assign, assignment]
 
     def begin(self, item: Any) -> None:
         self.test = item.nodeid
@@ -360,7 +360,7 @@ class _Recorder:
             self.processes.add(self.test)
 
     def write(self) -> None:
-        from sbm import compiled
+        from sbm.compiled.processor import sources
 
         self.coverage.stop()
         data = self.coverage.get_data()
@@ -372,7 +372,7 @@ class _Recorder:
         for module, tests in self.kernels.items():
             if not module.startswith("sbm."):  # one that a test made
                 continue
-            for source in compiled._sources(module):
+            for source in sources(module):
                 kernels[source.relative_to(ROOT).as_posix()] |= tests
         found = {
             "lines": reached, "seconds": self.seconds, "processes": sorted(self.processes),

@@ -4,7 +4,6 @@ from importlib import import_module
 
 import pytest
 
-from sbm import compiled as compiled_module
 from sbm.__main__ import main as module_main
 from sbm.alphas import Alphas, Dense, Lists, blend, join, no_alphas
 from sbm.cli import cli, main
@@ -14,7 +13,16 @@ from sbm.cli.command import Terminal
 from sbm.cli.commands import train as train_command
 from sbm.cli.liblinear import OPTIONS, read_options
 from sbm.cli.options import GROUPS
-from sbm.compiled import load
+from sbm.compiled import cache as cache_module
+from sbm.compiled import calls as calls_module
+from sbm.compiled import child as child_module
+from sbm.compiled import clock as engine_clock_module
+from sbm.compiled import declared as declared_module
+from sbm.compiled import linker as linker_module
+from sbm.compiled import processor as processor_module
+from sbm.compiled.calls import load
+from sbm.compiled.clock import clock, compile_seconds, stopped_clock
+from sbm.compiled.declared import specializations
 from sbm.dataset import coding as dataset_coding_module
 from sbm.dataset import deal as dataset_deal_module
 from sbm.dataset import destination as dataset_destination_module
@@ -34,7 +42,6 @@ from sbm.distributed.comm import (
     world,
 )
 from sbm.distributed.launch import launch_line
-from sbm.engine import clock as engine_clock_module
 from sbm.engine import columns as engine_columns_module
 from sbm.engine import kernels as engine_kernels_module
 from sbm.engine import machine as engine_machine_module
@@ -43,12 +50,17 @@ from sbm.engine import pace as engine_pace_module
 from sbm.engine import prefetch as engine_prefetch_module
 from sbm.engine import sync as engine_sync_module
 from sbm.engine.certificate import certify_each, visit_all
-from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.engine import FULL_PASS, Engine
 from sbm.engine.learners import Folds, Group, HeldOut
-from sbm.engine.machine import Limit, smaller, system_limit, within_limit
-from sbm.engine.memory import (
+from sbm.engine.machine import (
     INTERPRETER,
+    Limit,
+    interpreter_bytes,
+    smaller,
+    system_limit,
+    within_limit,
+)
+from sbm.engine.memory import (
     MemoryPlan,
     Shape,
     plan_training,
@@ -251,7 +263,10 @@ _PLACES = {
     "_NEW_IDS": "sbm.programs.streaming.arrivals",
     "_NNZ": "sbm.programs.cat",
     "_OBJECTS": "sbm.store.decoded",
-    "_PACKAGE": "sbm.compiled",
+    "calls._function": "sbm.compiled.calls",
+    "cache.NATIVE": "sbm.compiled.cache",
+    "cache.PACKAGE": "sbm.compiled.cache",
+    "processor.runs": "sbm.compiled.processor",
     "_PART": "sbm.models.model",
     "_PENDING": "sbm.models.metrics",
     "_PIECE": "sbm.models.probabilities",
@@ -263,33 +278,37 @@ _PLACES = {
     "_cut_block": "sbm.engine.memory",
     "_find_launcher": "sbm.distributed.launch",
     "_join": "sbm.programs.training.turns",
-    "_make": "sbm.compiled",
     "_newton": "sbm.models.probabilities",
     "_open": "sbm.inputs.text",
     "_others": "sbm.cli.processes",
     "_process_limits": "sbm.engine.machine",
-    "_source": "sbm.compiled",
     "_swap": "sbm.store.files",
     "_sync": "sbm.store.files",
     "_take_back": "sbm.dataset.destination",
-    "compile_ahead": "sbm.programs.precompile",
+    "child.compile_all": "sbm.compiled.child",
+    "child._compile": "sbm.compiled.child",
     "decode_rows": "sbm.store.blocks",
-    "fingerprint": "sbm.compiled",
-    "folder": "sbm.compiled",
+    "folder": "sbm.compiled.cache",
+    "keep": "sbm.compiled.cache",
+    "source_of": "sbm.compiled.processor",
+    "make": "sbm.compiled.child",
     "info": "sbm.programs.info",
-    "kernels.is_ready": "sbm.engine.kernels",
+    "kernels._is_there": "sbm.engine.kernels",
+    "kernels.is_there": "sbm.engine.kernels",
+    "kernels.specializations": "sbm.engine.kernels",
+    "precompile.is_there": "sbm.programs.precompile",
     "matrices.PIECE": "sbm.inputs.matrices",
     "MOST_FEATURES": "sbm.programs.training.task",
     "picture._CELLS": "sbm.programs.reporting.picture",
     "plan": "sbm.programs.plan",
     "plan_stream": "sbm.programs.streaming.state",
-    "precompile.is_ready": "sbm.programs.precompile",
     "put_in_place": "sbm.dataset.destination",
     "replace_weights": "sbm.programs.training.dual",
+    "machine.resident_bytes": "sbm.engine.machine",
     "resident_bytes": "sbm.programs.training.job",
     "room_for_rows": "sbm.dataset.deal",
     "rows_ahead": "sbm.solver.problem",
-    "run_compiler": "sbm.compiled",
+    "run_compiler": "sbm.compiled.child",
     "table._CELLS": "sbm.inputs.table",
     "text.PIECE": "sbm.inputs.text",
     "usable_threads": "sbm.programs.training.ranks",
@@ -436,12 +455,15 @@ __all__ = [
     "WorkingSet",
     "arrays_of",
     "blend",
+    "cache_module",
     "caches_nnz",
     "calibrate",
+    "calls_module",
     "certify_each",
     "check",
     "check_confusion",
     "checksum",
+    "child_module",
     "choose_blocks",
     "choose_cache_rows",
     "choose_rounds",
@@ -450,12 +472,12 @@ __all__ = [
     "cli_show_module",
     "clock",
     "compile_seconds",
-    "compiled_module",
     "convert_inputs",
     "convert_sources",
     "dataset_coding_module",
     "dataset_deal_module",
     "dataset_destination_module",
+    "declared_module",
     "decode_record",
     "decode_rows",
     "default_model",
@@ -488,6 +510,7 @@ __all__ = [
     "in_python",
     "info",
     "inputs_remote_module",
+    "interpreter_bytes",
     "is_falling",
     "is_pipe",
     "join",
@@ -495,6 +518,7 @@ __all__ = [
     "kernels_common_module",
     "launch_line",
     "launched_size",
+    "linker_module",
     "load",
     "lock",
     "main",
@@ -522,6 +546,7 @@ __all__ = [
     "plan_training",
     "predict",
     "probabilities",
+    "processor_module",
     "programs_expire_module",
     "programs_plan_module",
     "programs_precompile_module",
@@ -547,8 +572,10 @@ __all__ = [
     "shorten",
     "smaller",
     "sources_at",
+    "specializations",
     "split",
     "squared_norm",
+    "stopped_clock",
     "store_blocks_module",
     "store_container_module",
     "store_files_module",

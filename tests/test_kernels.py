@@ -1,16 +1,12 @@
-"""Kernels without a solver: elementary functions, float64 values, linking."""
+"""Kernels without a solver: elementary functions, float64 values."""
 
 import math
-import os
-import sys
 
 import numpy as np
 import pytest
 from families import Case, make_store
 from helpers import fit
-from inside import compiled_module as compiled
 from inside import kernels_common_module as elementary
-from processes import finished
 
 
 @pytest.mark.parametrize("case", [Case("hinge", 2), Case("log_loss", 2)], ids=str)
@@ -43,26 +39,3 @@ def test_elementary_functions_match_the_library():
         for over, under in [*zip(a, b, strict=True), *zip(a, np.flip(a), strict=True)]:
             expected = float(np.log(np.longdouble(over) / np.longdouble(under)))
             assert log_ratio(over, under) == pytest.approx(expected, rel=1e-15, abs=1e-15)
-
-
-@pytest.mark.process
-def test_kernels_link_in_a_process_without_numba(tmp_path):
-    code = (
-        "import sys, numpy as np\n"
-        "from pathlib import Path\n"
-        "from sbm import compiled\n"
-        f"compiled.folder = lambda: Path({str(tmp_path)!r})\n"
-        "sums, w = np.zeros(7), np.zeros(1)\n"
-        "one = np.ones(1)\n"
-        "compiled.load('sbm.solver.kernels.logistic').certify(\n"
-        "    np.zeros(1, np.int64), np.ones(1, np.int32), np.ones(1, np.int32), None,\n"
-        "    np.zeros(1, np.int32), one, 0.5 * one, w, w.copy(), 0.0, 1.0, 1, True, 1.0, 1.0,\n"
-        "    False, 0.0, 0, w.copy(), None, sums)\n"
-        "print(*sums.tolist(), 'numba' in sys.modules)\n"
-    )
-    env = {k: v for k, v in os.environ.items() if k != compiled.COMPILE_HERE}
-    done = finished([sys.executable, "-c", code], env=env)
-    assert done.returncode == 0, done.stderr
-    *sums, numba = done.stdout.split()
-    assert [float(s) for s in sums] == pytest.approx([0, math.log(2), math.log(2), 1, 1, 0.5, 0])
-    assert numba == "False"

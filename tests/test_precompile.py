@@ -1,8 +1,8 @@
-"""Precompiled kernels are the ones that commands need later."""
+"""Commands compile the kernels that they call before they begin, and no others."""
 
-import json
+import importlib
+import inspect
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
-from inside import LOSSES, patch, train_ranks
-from inside import compiled_module as compiled
+from inside import LOSSES, patch, specializations, train_ranks
+from inside import cache_module as cache
+from inside import calls_module as calls
+from inside import child_module as child
+from inside import declared_module as declared
+from inside import engine_kernels_module as kernels
 from inside import programs_precompile_module as precompile
 from processes import started, wait_until
 from threads import in_threads
@@ -22,94 +26,145 @@ import sbm
 from sbm.errors import SbmError, SettingsError
 
 
+class Watch:
+    """Runs commands, and tells which kernels they call without having prepared them."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.called, self.prepared = set(), set()
+        self.all_prepared = set()
+        call = calls.Kernel.__call__
+
+        def noted(kernel, *values):
+            kinds = tuple(map(calls.kind_of, values))
+            self.called.add((kernel.module, kernel.name, kinds))
+            return call(kernel, *values)
+
+        def listed(names, **types):
+            found = specializations(names, **types)
+            self.prepared.update(found)
+            return found
+
+        monkeypatch.setattr(calls.Kernel, "__call__", noted)
+        monkeypatch.delenv(child.COMPILE_HERE)
+        patch(monkeypatch, "kernels._is_there", lambda marker: False)
+        patch(monkeypatch, "kernels.is_there", lambda *kernel: True)
+        patch(monkeypatch, "kernels.specializations", listed)
+        patch(monkeypatch, "keep", lambda name, data: None)
+
+    def __call__(self, command, *arguments, **options):
+        for seen in (self.called, self.prepared, kernels._ready):
+            seen.clear()
+        try:
+            return command(*arguments, **options)
+        finally:
+            self.all_prepared |= self.prepared
+            assert sorted(self.called - self.prepared) == []
+
+
 @pytest.fixture
-def used(monkeypatch):
-    """The kernels called, with the types of their arguments."""
-    found = set()
-    call = compiled.Kernel.__call__
-
-    def noted(kernel, *values):
-        found.add((kernel.module, kernel.name, tuple(map(compiled._kind, values))))
-        return call(kernel, *values)
-
-    monkeypatch.setattr(compiled.Kernel, "__call__", noted)
-    return found
+def watch(monkeypatch) -> Watch:
+    return Watch(monkeypatch)
 
 
 @pytest.mark.long
-def test_precompiled_commands_compile_nothing(used, tmp_path, monkeypatch):
-    asked, tasks = set(), precompile._tasks(LOSSES, "float32")
-    for k, (commands, value_type) in enumerate(tasks):
-        (tmp_path / str(k)).mkdir()
-        precompile.run(commands, value_type, str(tmp_path / str(k)))
-    ahead = frozenset(used)
-    used.clear()
-    monkeypatch.delenv(compiled.COMPILE_HERE)
-    patch(monkeypatch, "kernels.is_ready", lambda *kind: asked.add(kind) or True)
-    for k, case in enumerate(CASES):
-        folder = tmp_path / f"case{k}"
-        folder.mkdir()
-        X, y = case.rows(0, 40)
-        store = make_store(folder, X, y, blocks=2)
-        (folder / "weights.txt").write_text("".join(f"{w}\n" for w in np.arange(40) % 3))
-        fit(store, max_passes=2, **case.options)
-        fit(store, "w.model", max_passes=2, weights=str(folder / "weights.txt"), **case.options)
-        sbm.predict(folder / "m.model", folder / "d.svm")
-        sbm.stream([folder / "d.svm"], folder / "s.model", {"mem": "400MB", **case.options})
-        if case.loss != "one_class":
-            fit(store, "v.model", max_passes=1, validate=0.3, **case.options)
-            fit(store, "v.model", max_passes=1, validate=str(folder / "d.svm"), **case.options)
-        settings = sbm.Settings(max_passes=2, parts="blocks", **case.options)
-        path = folder / "r.model"
-        in_threads(2, lambda comm, at=(store, path, settings): train_ranks(comm, *at))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_commands_prepare_what_they_call(watch, tmp_path, monkeypatch, case):
+    X, y = case.rows(0, 40)
+    store = make_store(tmp_path, X, y, blocks=2)
+    text, weights = tmp_path / "d.svm", tmp_path / "weights.txt"
+    weights.write_text("".join(f"{w}\n" for w in np.arange(40) % 3))
+    more = {"max_passes": 2, **case.options}
+    for parts in ("auto", "blocks"):
+        watch(fit, store, f"{parts}.model", parts=parts, **more)
+    watch(fit, store, "w.model", weights=str(weights), **more)
+    watch(fit, store, "newton.model", solver="newton", **more) if case.loss != "one_class" else None
+    with monkeypatch.context() as context:
+        patch(context, "MOST_WHOLE", 10**9)  # all rows are one part, as by default
+        watch(sbm.train, text, tmp_path / "t.model", {**more})
+    watch(sbm.split, [text], tmp_path / "again.sbm", dtype="float64", min_count=2)
+    watch(fit, tmp_path / "again.sbm", "d.model", **more)
+    watch(sbm.predict, tmp_path / "t.model", text)
+    watch(sbm.stream, [text], tmp_path / "s.model", {"mem": "400MB", **case.options})
+    if case.loss != "one_class":
+        watch(fit, store, "v.model", validate=0.3, **more)
+        watch(fit, store, "f.model", validate=str(text), **more)
+    settings = sbm.Settings(parts="blocks", **more)
+    watch(in_threads, 2, lambda comm: train_ranks(comm, store, tmp_path / "r.model", settings))
+    assert watch.all_prepared - {*specializations(kernels.STORE, words="uint64[1]")} <= {
+        *precompile._kernels([case.loss], "float32"),
+        *precompile._kernels([case.loss], "float64"),
+    }
+
+
+def test_sparse_trainings_and_tables_prepare_what_they_call(watch, tmp_path):
+    X, y = CASES[0].rows(0, 40)
+    store = make_store(tmp_path, X, y, blocks=2)
+    for mem in ("2GB", "150MB"):
+        watch(
+            fit,
+            store,
+            f"{mem}.model",
+            loss="log_loss",
+            penalty="l1",
+            mem=mem,
+            intercept=True,
+            tol=1e-9,
+        )
+    for penalty in ("l1", "l2"):
+        options = {"loss": "log_loss", "penalty": penalty}
+        watch(sbm.tune, store, tmp_path / f"{penalty}.model", options, Cs=[0.1, 1.0], folds=2)
     (tmp_path / "a.csv").write_text("x,y\nu,1\n2,0\n")
-    model, _ = sbm.train(tmp_path / "a.csv", tmp_path / "a.model")
-    sbm.predict(model, tmp_path / "a.csv")
-    assert asked <= {(command, kind) for commands, kind in tasks for command in commands}
-    assert used <= ahead
+    (tmp_path / "a.vw").write_text("1 |a x:2 y\n-1 |b z\n")
+    for name in ("a.csv", "a.vw"):
+        model, _ = watch(sbm.train, tmp_path / name, tmp_path / f"{name}.model")
+        watch(sbm.predict, model, tmp_path / name)
+    watch(sbm.stream, [tmp_path / "a.vw"], tmp_path / "s.model", options={"hash_bits": 10})
 
 
-@pytest.mark.process
-def test_scout_finds_the_kernels_of_a_training(used, tmp_path):
-    (tmp_path / "there").mkdir()
-    order = (
-        "import json, os\nfrom sbm.programs.precompile import _scout\nfound = []\n"
-        f"_scout(found.append, ['svc'], 'ones', {str(tmp_path / 'there')!r}, os.getppid())\n"
-        "print(json.dumps(found))"
-    )
-    problem, out = compiled.run_compiler(order)
-    assert not problem
-    found = {(module, name, tuple(kinds)) for module, name, kinds in json.loads(out)}
-    precompile.run(["svc"], "ones", str(tmp_path))
-    assert found == {kernel for kernel in used if kernel[0].startswith("sbm.solver.")}
+def test_declarations_have_the_arguments_of_the_kernels():
+    for pattern in declared.all_kernels():
+        folder, module, _ = pattern.split(".")
+        names = importlib.import_module(f"sbm.{folder}.kernels.{module}")
+        for name, types in declared._types(folder)[module].items():
+            parameters = inspect.signature(getattr(names, name).py_func).parameters
+            assert [each.partition(":")[0] for each in types.split()] == [*parameters], name
 
 
-@pytest.mark.slow
+def test_variants_of_a_declaration(monkeypatch):
+    types = {"m": {"k": "a:{values} b:int64[1]?on c:uint8[1]?on|int32[1] d:{values}"}}
+    monkeypatch.setattr(declared, "_types", lambda folder: types)
+    found = {kinds for _, _, kinds in specializations(["store.m.*"])}
+    assert len(found) == 6
+    assert ("none", "none", "int32[1]", "none") in found
+    assert specializations(["store.m.k"], values="float64[1]", on=True, other="x") == [
+        ("sbm.store.kernels.m", "k", ("float64[1]", "int64[1]", "uint8[1]", "float64[1]"))
+    ]
+    two = specializations(["store.m.k"], values=("none", "float64[1]"), on=False)
+    assert [kinds[0] for _, _, kinds in two] == ["none", "float64[1]"]
+
+
 @pytest.mark.process
 def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
-    for file in compiled.folder().glob("[is][nt]*.sbk"):  # compiled by split
-        shutil.copy(file, tmp_path)
-    before = set(os.listdir(tmp_path))
-    (tmp_path / "run").mkdir()
-    order = (
-        "from sbm.programs.precompile import _compile_together as go; "
-        f"go(['svc'], 'ones', {str(tmp_path / 'run')!r}, 2)"
-    )
-    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
-    compiled.folder.cache_clear()
-    try:
-        assert compiled.run_compiler(order) == ("", b"")
-    finally:
-        monkeypatch.undo()
-        compiled.folder.cache_clear()
-    made = {name.split(".")[0] for name in set(os.listdir(tmp_path)) - before}
-    assert {"solver-svc-solve", "solver-svc-screen", "solver-svc-certify"} <= made
+    monkeypatch.delenv(child.COMPILE_HERE)
+    patch(monkeypatch, "folder", lambda: tmp_path)
+    wanted = specializations(["store.alphas.*", "inputs.ids.count"])
+    counts = []
+    assert child.compile_all(wanted, 2, counts.append) == ""
+    assert counts == sorted(counts)
+    assert counts[-1] == len(wanted) == 3
+    assert {file.name.split(".")[0] for file in tmp_path.iterdir()} == {
+        "store-alphas-pack",
+        "store-alphas-unpack",
+        "inputs-ids-count",
+    }
+    problem = child.compile_all([("sbm.store.kernels.alphas", "pack", ("none",) * 4)], 2)
+    assert "Failed in nopython mode" in problem or "No implementation" in problem or problem
 
 
 @pytest.mark.process
 def test_compilers_end_with_a_killed_parent():
     code = (
-        "import os, time\nfrom sbm.compiled import end_with\nparent = os.getpid()\n"
+        "import os, time\nfrom sbm.compiled.child import end_with\nparent = os.getpid()\n"
         "if not os.fork():\n    end_with(parent)\n    print('begun', flush=True)\n"
         "time.sleep(60)"
     )
@@ -124,35 +179,43 @@ def test_compilers_end_with_a_killed_parent():
 def test_compiler_ends_with_a_stopped_command(tmp_path, number, code):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     command = [sys.executable, "-m", "sbm", "train", tmp_path / "a.svm", "-o", tmp_path / "m.model"]
-    environment = {**os.environ, compiled.FOLDER: str(tmp_path / "cache")}
-    del environment[compiled.COMPILE_HERE]
+    environment = {**os.environ, cache.FOLDER: str(tmp_path / "cache")}
+    del environment[child.COMPILE_HERE]
     with started(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if not children.exists():
             pytest.skip("the system does not list children")
         wait_until(children.read_text, process)
-        (child,) = children.read_text().split()
+        (compiler,) = children.read_text().split()
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == code
-    assert not list((tmp_path / "cache").glob("*.ready"))  # it did not wait for the compiler
+    assert not list((tmp_path / "cache").glob("ready.*"))  # it did not wait for the compiler
     assert number == signal.SIGKILL or "stopped" in said
-    wait_until(lambda: not Path("/proc", child).exists())
+    wait_until(lambda: not Path("/proc", compiler).exists())
 
 
-def test_tasks_are_distributed_and_failures_reported(monkeypatch):
-    done = []
-    patch(monkeypatch, "precompile.is_ready", lambda command, kind: command == "svc")
-    patch(monkeypatch, "compile_ahead", lambda *task: done.append(task) or "")
+def test_precompiled_kernels_and_failures(monkeypatch):
+    asked = []
+
+    def compile_all(wanted, workers, tell):
+        asked.extend(wanted)
+        return ""
+
+    patch(monkeypatch, "precompile.is_there", lambda module, name, kinds: name == "certify")
+    patch(monkeypatch, "child.compile_all", compile_all)
     report = sbm.precompile(["log_loss"], "float64", threads=1)
-    assert report["folder"] == str(compiled.folder())
-    first = [(commands[0], kind) for commands, kind in done]
-    both = [(name, kind) for name in ("logistic", "l1") for kind in ("float64", "ones")]
-    rest = [("split", "float64"), ("names", "float64"), ("validate", "ones")]
-    assert first == [*both, *rest]
-    patch(monkeypatch, "compile_ahead", lambda *task: "no space left")
+    assert report["folder"] == str(cache.folder())
+    assert report["kernels"] == len(asked) == len(set(asked))
+    losses = {
+        module.rpartition(".")[2] for module, name, _ in asked if name in ("solve", "certify")
+    }
+    assert losses == {"logistic", "multiclass", "newton"}
+    assert not any(name == "certify" for _, name, _ in asked)
+    assert not any("float32[1]" in kinds for _, name, kinds in asked if name == "parse")
+    patch(monkeypatch, "child.compile_all", lambda *task: "no space left")
     with pytest.raises(SbmError, match="no space left"):
-        sbm.precompile(["log_loss"])
+        sbm.precompile([*LOSSES][:1])
     for arguments, facts in (((["hinge", "x"],), "'x'.*hinge"), ((["hinge"], "int8"), "int8")):
         with pytest.raises(SettingsError, match=facts):
             sbm.precompile(*arguments)

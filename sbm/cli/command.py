@@ -89,9 +89,6 @@ class Command(click.Command):
         terminal = Terminal(*map(ctx.params.pop, ("quiet", "verbose", "as_json")))
         ctx.params["terminal"] = terminal
         try:
-            from sbm.resident import release_llvm
-
-            release_llvm()  # before numpy is loaded
             return super().invoke(ctx)
         except SettingsError as error:
             raise SettingsError(self._as_typed(ctx, str(error))) from error

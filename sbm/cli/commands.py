@@ -34,7 +34,7 @@ from sbm.cli.options import (
 from sbm.cli.processes import launch as become_launcher
 from sbm.cli.processes import meet
 from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals, stopped_at_once
-from sbm.engine.clock import clock, compile_seconds
+from sbm.compiled.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
 from sbm.settings import Settings
@@ -738,8 +738,8 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 60 seconds.
-    Use it when building an image, or before a nightly job.
+    Otherwise each command compiles the kernels that it needs before it begins, once. Not needed if
+    sbm was installed from a wheel that has code for this processor.
     """
     from sbm.programs.precompile import precompile as job
 

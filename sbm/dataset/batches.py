@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.dataset.deal import replay
-from sbm.engine.kernels import prepare
+from sbm.engine.kernels import CSV_AND_VW, READ_TEXT, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
@@ -232,9 +232,8 @@ def check_input(
     if sources is None:
         _numbers_of(BlockStore(Path(data)), words)
         return
-    prepare("predict", "float64", progress)
-    if names_record(sources):
-        prepare("names", "float64", progress)
+    kernels = READ_TEXT + CSV_AND_VW if names_record(sources) else READ_TEXT
+    prepare("reading", kernels, types_of_dtype("float64"), progress)
     some = [source for source in sources[:1] if source.comes_again]
     with ThreadPoolExecutor(1, "sbm-parse") as pool:
         pieces = convert_inputs(some, pool, ParsedText.copy, ahead=0, dtype="float64")

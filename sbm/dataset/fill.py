@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +44,13 @@ from sbm.dataset.sources import (
     refuse_skipped,
 )
 from sbm.engine import kernels
-from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import (
+    interpreter_bytes,
+    return_freed_memory,
+    system_limit,
+    usable_threads,
+    within_limit,
+)
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
@@ -65,6 +71,10 @@ from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory
 from sbm.store.decoded import DecodedChunks
 from sbm.store.manifest import origins
+
+# Rows in memory are hardly larger than this times their file, even if that is compressed; for
+# fewer bytes, kernels that encode rows for the disk are not compiled ahead.
+_EXPANSION = 16
 
 
 def default_store(first_input: str) -> Path:
@@ -150,7 +160,8 @@ def read_rows(
         how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
     sources, _ = find_sources(inputs, model, False, how, reading.name)
     asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
-    options = prepare(sources, asked, mem, progress)
+    room = (mem - interpreter_bytes()) // 4 if keep_store is None else None
+    options = prepare(sources, asked, mem, progress, room)
     look(sources)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
         mem = min(mem, limit.size)
@@ -166,7 +177,7 @@ def read_rows(
         folder = until.enter_context(place)
         while True:
             try:
-                decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
+                decoded = DecodedChunks((mem - interpreter_bytes()) // 4, options.dtype)
                 manifest = empty_manifest(options)
                 filling = Filling(
                     folder, keep or _name_of(inputs, sources), sources, options, False, progress,
@@ -215,9 +226,13 @@ def _name_of(inputs: Any, sources: list[Source]) -> str | Path:
 
 
 def prepare(
-    sources: list[Source], asked: SplitOptions, mem: int, progress: Progress
-) -> SplitOptions:
-    """Plan the memory, check that the sources come again if needed, and compile the kernels."""
+    sources: list[Source], asked: SplitOptions, mem: int, progress: Progress,
+    room: int | None = None,
+) -> SplitOptions:  # fmt: skip
+    """Plan the memory, check that the sources come again if needed, and compile the kernels.
+
+    `room` is the number of bytes in memory for rows, None if all of them are written to disk.
+    """
     reserved = reader_memory(sources)
     options = within_limit(
         lambda bound: asked.within(bound, reserved), mem, system_limit(), progress.note
@@ -226,9 +241,13 @@ def prepare(
         refuse_once_only(sources)
     return_freed_memory()
     check_headers(sources)
-    kernels.prepare("split", options.dtype, progress)
+    wanted: tuple[str, ...] = kernels.READ_TEXT
     if names_record(sources) is not None:
-        kernels.prepare("names", "float64", progress)
+        wanted += kernels.CSV_AND_VW
+    size = sum(source.size if source.size else math.inf for source in sources)
+    if room is None or _EXPANSION * size > room:
+        wanted += kernels.STORE
+    kernels.prepare("reading", wanted, kernels.types_of_dtype(options.dtype), progress)
     return options
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbm.compiled.clock import clock
 from sbm.dataset.options import ReadOptions
 from sbm.dataset.places import find_store, place_of
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.distributed.names import RANK, common_name, own_name
-from sbm.engine.clock import clock
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.inputs.text import Source, holds_tables

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
-from sbm.engine.clock import clock
+from sbm.compiled.calls import load
+from sbm.compiled.clock import clock
 from sbm.engine.learners import HeldOut, Seconds
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training

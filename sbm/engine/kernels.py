@@ -1,91 +1,194 @@
-"""Compile the kernels of a command once, in a child process.
+"""Compile the kernels that a command needs, before it needs them.
 
 Compiling takes tens of megabytes that a process never returns, so it must not happen in a process
-with bounded memory. The first command of its kind starts a child that runs it on a few rows
-(`sbm.programs.precompile`). The machine code is cached on disk, with a marker file next to it.
+with bounded memory; and its time is not the command's. So each command says at its begin which
+kernels it will call (`prepare`). What is missing is compiled in child processes and cached on disk,
+with a marker that makes the next check fast.
 """
 
 import os
-import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import sbm
-from sbm import compiled
-from sbm.engine.clock import stopped_clock
+from sbm.compiled import cache, child
+from sbm.compiled.calls import is_there
+from sbm.compiled.declared import Specialization, specializations
 from sbm.engine.machine import resident_bytes, system_limit, usable_threads
 from sbm.engine.progress import Progress
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem
+from sbm.units import count
 
 __all__ = [
-    "NEWTON", "RANKS", "SPARSE", "STREAM", "WEIGHTED", "WITHOUT_STORE", "compile_ahead", "is_ready",
-    "kernels_of", "prepare",
+    "CSV_AND_VW",
+    "JUDGE",
+    "PREDICT",
+    "PREDICT_SPARSE",
+    "READ_TEXT",
+    "STORE",
+    "WEIGHTS",
+    "Types",
+    "kernels_of",
+    "prepare",
+    "types_of",
+    "types_of_dtype",
 ]  # fmt: skip
 
-STREAM = "stream-"
-NEWTON = "-newton"  # second-order training
-SPARSE = "l1"
-WEIGHTED = "-weighted"  # weighted rows use separate kernels
-RANKS = "-ranks"  # so do several ranks
+# Kernels by what they are for; `sbm.compiled.declared` has the names.
+READ_TEXT = ("inputs.text.*", "inputs.ids.*", "store.rows.gather_rows")
+WEIGHTS = ("inputs.text.parse",)
+CSV_AND_VW = ("inputs.names.*", "store.sorting.*")
+STORE = (
+    "store.rows.encode_rows", "store.rows.encode_numbers", "store.rows.decode_rows",
+    "store.rows.decode_numbers", "store.values.*",
+)  # fmt: skip
+PREDICT = ("solver.decision.decide", "solver.decision.best")
+PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best")
+JUDGE = ("solver.decision.decide", "solver.decision.assign", "solver.decision.hold_out")
+_DECIDE = ("solver.decision.decide",)
+_ALPHAS = ("store.alphas.*",)
+_WORKING_SET = ("solver.working_set.*",)
+_WORKING_SET_IN_MEMORY = (
+    "solver.working_set.compact", "solver.working_set.merge", "solver.working_set.spill",
+)  # fmt: skip
+_RANKS = ("solver.changes.*", "solver.common.begin_round", "inputs.ids.count")
 TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel
 WORKER_BYTES = 160_000_000  # resident memory of each, and of the process that starts them
-WITHOUT_STORE = ("split", "predict", "names", "validate")
+
+Types = dict[str, str | bool | tuple[str, ...]]
 
 
-def kernels_of(settings: Settings, problems: Sequence[AnyProblem], weighted: bool = False) -> str:
-    """Return the name of the kernels that a training needs, for `prepare`.
-
-    `weighted` is for rows whose weights do not come from the setting.
-    """
-    if settings.method == "columns":
-        return SPARSE
-    name = str(problems[0].loss.kernel)
-    if problems[0].listed:
-        name = "multiclass" if problems[0].loss.joint else "one-vs-rest"
-    if settings.method == "newton":
-        name += NEWTON
-    return name + WEIGHTED if weighted or settings.weights is not None else name
-
-
-_ready: set[tuple[object, ...]] = set()  # arguments for which `is_ready` returned true
-
-
-def prepare(command: str, value_type: str, progress: Progress) -> None:
-    """Compile a command's kernels unless they are on disk.
+def kernels_of(
+    settings: Settings,
+    problems: Sequence[AnyProblem],
+    in_memory: bool = False,
+    summed: bool = False,
+    streamed: bool = False,
+) -> tuple[str, ...]:
+    """Return the kernels of a training.
 
     Parameters
     ----------
-    command : str
-        ``split``, ``predict`` (of text), ``names`` (of features), ``validate``, or a result of
-        `kernels_of`.
+    settings : Settings
+    problems : sequence of problems
+    in_memory : bool
+        All rows are in memory, so that none leave the working set for others.
+    summed : bool
+        The steps of several processes are added up.
+    streamed : bool
+        Each block of rows is judged before it is learned from.
+    """
+    if settings.method == "columns":
+        return ("solver.l1.*", "inputs.ids.count")
+    listed = problems[0].listed
+    module = "multiclass" if listed else str(problems[0].loss.kernel)
+    kernels: tuple[str, ...] = (f"solver.{module}.*", *_ALPHAS)
+    if listed:
+        kernels += ("solver.lists.*",)
+    if settings.method == "newton":
+        return (*kernels, *_DECIDE, "solver.newton.*")
+    kernels += _WORKING_SET_IN_MEMORY if in_memory else _WORKING_SET
+    kernels += _DECIDE if streamed else ()
+    return (*kernels, *_RANKS) if summed else kernels
+
+
+def types_of(
+    problems: Sequence[AnyProblem], value_type: str, weighted: bool, summed: bool = False
+) -> Types:
+    """Return the types of arguments that `kernels_of` are called with.
+
+    Parameters
+    ----------
+    problems : sequence of problems
     value_type : {"ones", "float32", "float64"}
+        Of the values of nonzeros.
+    weighted : bool
+        Rows have weights.
+    summed : bool
+        As for `kernels_of`.
+    """
+    types = types_of_dtype(value_type)
+    types["values"] = "none" if value_type == "ones" else f"{value_type}[1]"
+    if problems[0].loss.name != "one_class":  # which takes rows with classes or targets
+        types["y"] = "int32[1]" if problems[0].classify else "float64[1]"
+    return types | {"weighted": weighted, "summed": summed, "joint": problems[0].loss.joint}
+
+
+def types_of_dtype(dtype: str) -> Types:
+    """Return the types of arguments for rows of a dtype; values that are all 1 are left out."""
+    is_double = dtype == "float64"
+    return {
+        "values": ("none", f"{dtype}[1]"), "numbers": f"{dtype}[1]",
+        "words": "uint64[1]" if is_double else "uint32[1]",
+        "bits": ("none", "uint64[1]" if is_double else "uint32[1]"),
+    }  # fmt: skip
+
+
+_ready: set[tuple[object, ...]] = set()  # arguments for which all kernels were there
+
+
+def prepare(what: str, kernels: Sequence[str], types: Types, progress: Progress) -> None:
+    """Compile kernels unless they are on disk.
+
+    Parameters
+    ----------
+    what : str
+        What they are for, such as "training", for messages.
+    kernels, types
+        As for `sbm.compiled.declared.specializations`.
     progress : Progress
         Reports the wait.
     """
-    if compiled.COMPILE_HERE in os.environ or is_ready(command, value_type):
+    case = (kernels, tuple(sorted(types.items())), cache.folder())
+    if child.COMPILE_HERE in os.environ or case in _ready:
         return
-    if command not in WITHOUT_STORE:  # its child splits a few rows first
-        prepare("split", "float32" if value_type == "ones" else value_type, progress)
-    if unusable := compiled.unusable():
+    marker = _marker(case[:2])
+    if not _is_there(marker):
+        wanted = [each for each in specializations(kernels, **types) if not is_there(*each)]
+        if wanted:
+            problem = _compile(what, wanted, progress)
+            if problem:
+                progress.note(f"compiling ahead failed ({problem}); compiling when needed")
+                return
+        cache.keep(marker, b"")
+    _ready.add(case)
+
+
+def _compile(what: str, kernels: Sequence[Specialization], progress: Progress) -> str:
+    """Compile kernels and report the wait; return the error, or an empty string."""
+    if unusable := cache.unusable():
         progress.stage(
             "cannot cache compiled kernels in "
             f"{' or '.join(map(str, unusable))}: not writable by this user, or writable by "
-            f"others; set {compiled.FOLDER} to a private folder"
+            f"others; set {cache.FOLDER} to a private folder"
         )
-    what = f"compiling kernels for {_in_words(command)} (only once)"
+    words = f"compiling {count(len(kernels), 'kernel')} for {what} (only once)"
     begin = time.perf_counter()
     # The signal may come before the compiler has begun.
-    with _ticking(lambda seconds: progress.wait(what, seconds)), compiled._stops_at_once():
-        problem = compile_ahead([command], value_type, _workers())
-    if problem:
-        progress.note(f"compiling ahead failed ({problem}); compiling each kernel when needed")
-    else:
-        progress.wait(what, time.perf_counter() - begin, is_over=True)
+    with _ticking(lambda seconds: progress.wait(words, seconds)), child.stops_at_once():
+        problem = child.compile_all(kernels, _workers())
+    if not problem:
+        progress.wait(words, time.perf_counter() - begin, is_over=True)
+    return problem
+
+
+def _is_there(marker: str) -> bool:
+    return any(os.path.exists(place / marker) for place in cache.places())
+
+
+def _marker(case: object) -> str:
+    """Return the name of a file that says that kernels are there, as their sources are now."""
+    digest = zlib.crc32(repr(case).encode())
+    folder = Path(sbm.__file__).parent
+    for source in sorted([*folder.glob("*/kernels/*.py"), *folder.glob("compiled/*.py")]):
+        digest = zlib.crc32(source.read_bytes(), digest)
+    return cache.file_name(f"ready.{digest:08x}.1")
 
 
 def _workers() -> int:
@@ -112,51 +215,3 @@ def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
     finally:
         over.set()
         ticker.join()
-
-
-def is_ready(command: str, value_type: str) -> bool:
-    """Return whether a command's kernels are on disk."""
-    places = compiled.places()
-    case = (command, value_type, *places)
-    if case not in _ready:  # the marker is a hash of all kernels
-        marker = _marker(command, value_type)
-        if not any(os.path.exists(place / marker) for place in places):
-            return False
-        _ready.add(case)
-    return True
-
-
-def compile_ahead(commands: Sequence[str], value_type: str, workers: int = 1) -> str:
-    """Compile the kernels of commands in a child process with `workers` compilers in parallel.
-
-    Returns
-    -------
-    str
-        The error, or an empty string.
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as folder:
-            arguments = f"{list(commands)!r}, {value_type!r}, {folder!a}, {workers}"
-            with stopped_clock():
-                problem, _ = compiled.run_compiler(
-                    f"from sbm.programs.precompile import run; run({arguments})"
-                )
-    except OSError as error:
-        problem = str(error)
-    if not problem:
-        for command in commands:
-            compiled.keep(_marker(command, value_type), b"")
-    return problem
-
-
-def _marker(command: str, value_type: str) -> str:
-    sources = sorted(Path(sbm.__file__).parent.glob("*/kernels/*.py"))
-    return f"{command}-{value_type}.{compiled.fingerprint(*sources)}.ready"
-
-
-def _in_words(command: str) -> str:
-    """Return what a command's kernels are for, such as "training (svc)", for messages."""
-    if command in WITHOUT_STORE:
-        return command
-    what = "streaming" if command.startswith(STREAM) else "training"
-    return f"{what} ({command.removeprefix(STREAM)})"

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas
-from sbm.compiled import load
-from sbm.engine.clock import clock
+from sbm.compiled.calls import load
+from sbm.compiled.clock import clock
 from sbm.rows import Rows
 from sbm.solver.cache import Evicted
 from sbm.solver.problem import decide

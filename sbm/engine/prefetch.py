@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sbm.engine.clock import clock
+from sbm.compiled.clock import clock
 
 __all__ = ["Prefetched", "loading_thread", "prefetched"]
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import blend
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.distributed.comm import Comm
 from sbm.rows import Rows
 from sbm.solver.cache import WorkingSet

@@ -10,7 +10,7 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 
 DIRECT_LIMIT = 1 << 24  # at most 64 MB of codes
 

@@ -14,7 +14,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.inputs.parsing import (
     EXACT_FLOAT32,
     LABELS,

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.inputs.nametable import NameTable, NewNames
 from sbm.inputs.parsing import (
     LABELS,

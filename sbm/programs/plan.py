@@ -20,7 +20,7 @@ from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import kernels_of, prepare, types_of
 from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
@@ -132,7 +132,8 @@ def _plan(
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
     problems = task.problems
     memory = plan_of(task, None, progress)
-    prepare(kernels_of(task.settings, problems), rows.value_type, progress)
+    types = types_of(problems, rows.value_type, rows.has_weights)
+    prepare("training", kernels_of(task.settings, problems), types, progress)
     scale_features(rows, progress)
     own = max(deal_parts(task.share.adding, rows, memory), key=len)
     with rows.in_use():

@@ -18,11 +18,11 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.clock import clock, compile_seconds
 from sbm.dataset.frames import Model
 from sbm.dataset.open import Reader, open_rows
 from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.clock import clock, compile_seconds
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress

@@ -21,10 +21,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from sbm.compiled.clock import clock, compile_seconds, seconds_left
 from sbm.dataset.open import Reader, open_rows
 from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import SerialComm
-from sbm.engine.clock import clock, compile_seconds, seconds_left
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress

@@ -105,7 +105,7 @@ class WorkingSet:
     ) -> None:
         import numpy as np
 
-        from sbm.compiled import load
+        from sbm.compiled.calls import load
 
         self._kernels = load("sbm.solver.kernels.working_set")
         capacity = alpha.capacity

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Problem, Spread

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.rows import Rows
 from sbm.solver.variables import FEW, DenseSet, ListPool

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.errors import DataError
 from sbm.rows import Rows

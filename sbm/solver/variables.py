@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists
-from sbm.compiled import load
+from sbm.compiled.calls import load
 
 __all__ = ["FEW", "MANY", "DenseSet", "ListPool"]
 

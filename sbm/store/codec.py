@@ -11,7 +11,7 @@ the order of significance (see `sbm.store.kernels.values`). zstd compresses both
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.store.container import Buffers
 
 kernels = load("sbm.store.kernels.rows")

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.errors import StoreError
 from sbm.fields import Table, fields_of_run, find_invalid, is_count, is_crc, is_text
 from sbm.settings import SETTINGS_FIELDS

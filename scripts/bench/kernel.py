@@ -204,7 +204,7 @@ class _Epochs:
 
     def _from_zero(self, chunk: int | None = None) -> tuple[Callable[[], None], Floats, Floats]:
         """An epoch to be called again and again, and its weights and alphas."""
-        from sbm.compiled import load
+        from sbm.compiled.calls import load
         from sbm.solver.problem import room_for_order
 
         rows, n = replace(self.held.rows, values=self.values), len(self.held.rows)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import kernels_of, prepare, types_of
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.models.model import Model
@@ -168,7 +168,8 @@ class Incremental:
     def _make_workspace(self, plan: _Plan) -> Workspace:
         """Create a workspace, and restore the learner's state in it."""
         settings, problems = self.settings, self._problems()
-        prepare(kernels_of(settings, problems, plan.weighted), plan.value_type, Progress())
+        types = types_of(problems, plan.value_type, plan.weighted)
+        prepare("streaming", kernels_of(settings, problems, streamed=True), types, Progress())
         workspace = Workspace.of(
             settings, problems, plan.size, plan.value_type, weighted=plan.weighted
         )

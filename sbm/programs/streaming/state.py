@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.clock import clock, compile_seconds
 from sbm.dataset.coding import Labels
 from sbm.dataset.newlabels import NewLabels
-from sbm.engine.clock import clock, compile_seconds
-from sbm.engine.kernels import kernels_of, prepare
+from sbm.engine.kernels import READ_TEXT, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.learners import JUDGED, Seconds
-from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import (
+    interpreter_bytes,
+    peak_bytes,
+    resident_bytes,
+    smaller,
+    system_limit,
+    usable_threads,
+)
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
@@ -128,7 +134,7 @@ class Stream:
         if self._reserved:  # the first rows, on which the plan is based, already take it
             require_windows(mem, path.name, self._reserved)
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
-        self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
+        self._most: float = mem + max(0, resident_bytes() - interpreter_bytes())
         self._totals = Totals(**record.get("totals", {}))
         self._n_blocks, self._polish_visits = int(record.get("blocks", 0)), 0
         self.progressive = Progressive(self._tell, record.get("progressive"))
@@ -141,7 +147,7 @@ class Stream:
         self.is_cut_short = False
         total = sum(source.size for source in sources)
         progress.start("stream", total if all(s.size for s in sources) else None)
-        prepare("split", opened.options.dtype, progress)
+        prepare("reading", READ_TEXT, types_of_dtype(opened.options.dtype), progress)
         self._needs, self._planned = Needs(), ANY  # what the plan is based on, and has room for
         if self.reached.needs.rows:
             needs = Needs(**record["needs"])
@@ -168,7 +174,7 @@ class Stream:
         task = self._task
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         parsers = parsers_of(self._mem, max(1, threads - 1))
-        longest = max(PIECE, (self._mem - INTERPRETER) // 12)
+        longest = max(PIECE, (self._mem - interpreter_bytes()) // 12)
         text = TextOptions(
             options.dtype,
             options.on_error == "skip",
@@ -344,7 +350,9 @@ class Stream:
                 f"blocks of {size.block_rows} rows, cache {size.cache_rows} rows; "
                 f"memory: {plan.describe()}"
             )
-            prepare(f"stream-{kernels_of(settings, problems)}", plan.value_type, self.progress)
+            kernels = kernels_of(settings, problems, streamed=True)
+            types = types_of(problems, plan.value_type, weighted=False)
+            prepare("streaming", kernels, types, self.progress)
             try:
                 self.work = Workspace.of(
                     settings, problems, size, plan.value_type, spread=self._team.map, rooms=2

@@ -11,7 +11,7 @@ from typing import Any
 
 from sbm.dataset.batches import check_input
 from sbm.distributed.comm import Comm
-from sbm.engine.kernels import prepare
+from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
@@ -155,7 +155,7 @@ class FirstLook:
         if settings.weights not in (None, "-"):
             from sbm.dataset.weights import check_weights
 
-            prepare("predict", "float64", self.progress)
+            prepare("reading weights", WEIGHTS, types_of_dtype("float64"), self.progress)
             check_weights(str(settings.weights))
         self._check_rows(names_record(sources), {} if is_numeric else None)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.clock import compile_seconds
 from sbm.dataset.options import ReadOptions
 from sbm.distributed.comm import Comm
-from sbm.engine.clock import compile_seconds
-from sbm.engine.kernels import RANKS, kernels_of, prepare
-from sbm.engine.machine import resident_bytes, smaller
-from sbm.engine.memory import INTERPRETER, MemoryPlan
+from sbm.engine.kernels import JUDGE, STORE, kernels_of, prepare, types_of, types_of_dtype
+from sbm.engine.machine import interpreter_bytes, resident_bytes, smaller
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, StoreError
 from sbm.programs.training.checks import refuse_ranks
@@ -156,7 +156,7 @@ class Job:
         As given, whose solver may be ``auto``.
     options : TrainOptions
     begin : float
-        Start time, by `sbm.engine.clock.clock`.
+        Start time, by `sbm.compiled.clock.clock`.
     comm : Comm
     read : dict or None
         Report of reading text, as of `sbm.split`.
@@ -207,7 +207,7 @@ class Job:
         self._plans = 0
         self._switch: tuple[Any, bool] | None = None  # the last answer of `can_switch`
         self.compile_seconds = 0.0
-        rows, ours = self.store.memory, INTERPRETER
+        rows, ours = self.store.memory, interpreter_bytes()
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
         ours += 0 if rows is None else rows.decoded.nbytes() + rows.reader_bytes
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
@@ -226,7 +226,7 @@ class Job:
             )
             self.task = self._resolve(self._solver)
             plan_of(self.task)
-        self.weights = self.task.read_weights(self.path.parent)
+        self.weights = self.task.read_weights(self.path.parent, self.options.progress)
         self.itself = self.identity()
         if not any_of(self.comm, not self._has_switched())[0] or self._starts_with_newton():
             self._solver = "newton"
@@ -355,7 +355,7 @@ class Job:
             raise MemoryPlanError(
                 "memory ran out before training was planned; close other programs or raise the "
                 "memory limit",
-                INTERPRETER,
+                interpreter_bytes(),
             )
         gc.collect()
         before = self.plan.total
@@ -440,6 +440,18 @@ class Job:
 
     # --------------------------------------------------------------------------------- start
 
+    def _prepare_kernels(self) -> None:
+        task, store, progress = self.task, self.store, self.options.progress
+        summed = task.method == "dual" and task.share.adding.size > 1
+        kernels = kernels_of(task.settings, task.problems, self.plan.is_whole, summed)
+        if store.memory is None or len(self.staying) < len(self.plan.parts):
+            kernels += STORE
+        weighted = store.has_weights or task.settings.weights is not None
+        types = types_of(task.share.problems, store.value_type, weighted, summed)
+        prepare("training", kernels, types, progress)
+        if task.models > 1:
+            prepare("validating", JUDGE, types_of_dtype(store.manifest["dtype"]), progress)
+
     def compile_kernels(self) -> None:
         """Report the plan, compile the kernels and find the scales of features.
 
@@ -455,13 +467,8 @@ class Job:
             f"{models}{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
             f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
-        settings, problems, before = self.task.settings, self.task.share.problems, compile_seconds()
-        kernels = kernels_of(settings, problems, self.store.has_weights)
-        if self.task.method == "dual" and self.task.share.adding.size > 1:
-            kernels += RANKS
-        one_first(self.comm, lambda: prepare(kernels, self.store.value_type, self.options.progress))
-        if self.task.models > 1:
-            prepare("validate", self.store.value_type, self.options.progress)
+        before = compile_seconds()
+        one_first(self.comm, self._prepare_kernels)
         self.compile_seconds += compile_seconds() - before
         if self.validation is not None:
             self.validation.choose_rows()

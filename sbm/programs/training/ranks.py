@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.clock import stopped_clock
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.clock import stopped_clock
 from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError

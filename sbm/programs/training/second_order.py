@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, join, no_alphas
+from sbm.compiled.clock import clock
 from sbm.engine.certificate import visit_all
-from sbm.engine.clock import clock
 from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit

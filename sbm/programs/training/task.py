@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
 from sbm.engine.problems import make_problems
+from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.losses import LOSSES, Loss
 from sbm.programs.training.ranks import WorkShare, only
@@ -137,8 +139,8 @@ class Task:
         """Whether all rows are those of every model: none are held out."""
         return self.models == 1 and not isinstance(self.settings.validate, float)
 
-    def read_weights(self, folder: Path) -> AnyWeights | None:
-        """Read the row weights, if any, into the order of the store.
+    def read_weights(self, folder: Path, progress: Progress) -> AnyWeights | None:
+        """Read the row weights, if any, into the order of the store; files go into `folder`.
 
         Raises
         ------
@@ -156,6 +158,7 @@ class Task:
         elif self.store.has_weights:
             raise DataError(f"{self.store.name} has row weights; leave out --weights")
         else:
+            prepare("reading weights", WEIGHTS, types_of_dtype("float64"), progress)
             weights = RowWeights(self.store, self.settings.weights, folder)
         for problem in self.problems:
             if isinstance(problem, OneClass):

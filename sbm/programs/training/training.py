@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.clock import clock, seconds_left
+from sbm.compiled.clock import clock, seconds_left
 from sbm.engine.learners import Judge, Seconds
 from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import foresee_passes, is_falling
@@ -192,7 +192,7 @@ class Training:
     validation : Validation or None
     seconds : Seconds
     begin : float
-        Start of this process, by `sbm.engine.clock.clock`, moved by the time that is not counted.
+        Start of this process, by `sbm.compiled.clock.clock`, moved by the time that is not counted.
     """
 
     job: Job

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbm.engine.clock import clock, seconds_left
+from sbm.compiled.clock import clock, seconds_left
 from sbm.engine.machine import peak_bytes
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
@@ -120,7 +120,7 @@ def train_in_turns(
         Runs a training to its end.
     """
     folder, store, options = run_folder(job.path), job.store, job.options
-    weights = task.read_weights(job.path.parent)
+    weights = task.read_weights(job.path.parent, options.progress)
     itself = identity(job.asked, store, weights)
     itself["turns"] = [[turn.start, turn.stop] for turn in turns]
     mine = {**itself, "shape": None}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled import load
+from sbm.compiled.calls import load
 from sbm.dataset.batches import SCORES, read_batches, require_input, sources_of
 from sbm.dataset.sources import other_columns
-from sbm.engine.kernels import prepare
+from sbm.engine.kernels import CSV_AND_VW, JUDGE, PREDICT, READ_TEXT, prepare, types_of_dtype
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import model_codes, model_labels
@@ -133,7 +133,7 @@ class Validation:
         outputs = sum(problem.n_outputs for problem in problems)
         n_weights = store.n_features + 1
         if self._path is None:
-            prepare("validate", store.value_type, progress)
+            prepare("validating", JUDGE, types_of_dtype(store.manifest["dtype"]), progress)
             rows = math.ceil(self.share * store.n_rows)
             chunks = sum(map(len, store.chunks))
             self.n_bytes = 2 * store.n_rows + _FOLDS * chunks + 4 * 8 * JUDGED
@@ -254,7 +254,7 @@ class Validation:
         """Yield the rows of the file, with class codes or targets."""
         store, path = self._store, self._path
         assert path is not None
-        prepare("predict", "float64", self._progress)
+        prepare("validating", READ_TEXT + PREDICT, types_of_dtype("float64"), self._progress)
         numbers = dict(zip(store.label_names, store.labels or [], strict=False))
         words = LabelWords(
             numbers, "labels of the training data", "convert them", may_be_numbers=True
@@ -263,7 +263,7 @@ class Validation:
             path, names_of(store.manifest), words=words, targets=not self._is_classes
         )
         if sources and names_record(sources):
-            prepare("names", "float64", self._progress)
+            prepare("reading names", CSV_AND_VW, {}, self._progress)
         table = IdTable(store.read_feature_ids())
         batches = read_batches(path, sources, table, outputs, 1, self._progress, words=words)
         for y, begins, ends, indices, values in batches:

@@ -1,0 +1,35 @@
+"""The types that the kernels of readers are compiled for; see `sbm.compiled.declared`."""
+
+__all__ = ["TYPES"]
+
+TYPES = {
+    "text": {
+        "parse": """
+            text:uint8[1] size:int64 limit:float64 skip:bool need:int64 exact:bool is_plain:bool
+            labels:float64[1] indptr:int64[1] ids:int64[1] values:{numbers} errors:int64[2]
+            hard:int64[2] notes:int64[1] bits:uint64[1]
+        """,
+    },
+    "names": {
+        "parse": """
+            text:uint8[1] size:int64 limit:float64 label_limit:float64 mask:int64 skip:bool
+            need:int64 exact:bool labels:float64[1] weights:float64[1] indptr:int64[1]
+            ids:int64[1] values:float64[1] names:int64[2] errors:int64[2] notes:int64[1]
+            bits:uint64[1]
+        """,
+        "hash_names": "text:uint8[1] ends:int64[1] mask:int64 out:int64[1]",
+    },
+    "ids": {
+        "intern": """
+            keys:int64[1] begin:int64 direct:int32[1] slots:int32[1] slot_keys:int64[1]
+            factor:uint64 shift:uint64 seen:int64[1] n_seen:int64 insert:bool out:int32[1]
+        """,
+        "look_up": "keys:int64[1] direct:int32[1] out:int32[1] unknown:int32[1]",
+        "rehash": """
+            seen:int64[1] n_seen:int64 slots:int32[1] slot_keys:int64[1] factor:uint64
+            shift:uint64
+        """,
+        "count": "codes:int32[1] counts:int32[1] most:int64",
+        "drop_unknown": "indptr:int64[1] codes:int32[1] values:{values}",
+    },
+}
