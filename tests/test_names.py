@@ -267,7 +267,7 @@ def test_names_must_fit_in_memory(tmp_path):
     names.write_text("".join(f"00{k} {'x' * 4000}\n" for k in range(20_000)))
     with pytest.raises(MemoryPlanError, match=r"names of about \d+,\d+ features") as caught:
         sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=names, mem="110MB")
-    assert 120e6 < caught.value.least_bytes < 160e6
+    assert 120e6 < caught.value.least_bytes < 250e6
     sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm", feature_names=names, mem="300MB")
 
 
