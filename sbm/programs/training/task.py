@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["MOST_FEATURES", "Task", "is_smooth"]
 
 MOST_FEATURES = 5000  # with which a matrix of features x features is considered
-# Visits of a row, per nonzero, that take as long as the factor of a matrix for each of the steps
-# of a training; twice as many as are usually needed.
-_VISITS = 400
+# Visits of a row, per nonzero, that take as long as to factorize a matrix in each step of a
+# training. Many more than are usually needed: where rows are dense and C is large, they are.
+_VISITS = 4000
 _SHARE = 0.3  # most of the memory that such rows take
 
 
