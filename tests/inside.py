@@ -175,6 +175,7 @@ from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
 from sbm.solver.kernels import common as kernels_common_module
 from sbm.solver.kernels.vectors import PLAIN
+from sbm.solver.metric import Metric
 from sbm.solver.onepass import OnePass, Size, caches_nnz
 from sbm.solver.problem import (
     AnyProblem,
@@ -404,6 +405,7 @@ __all__ = [
     "LiveFile",
     "MemoryPlan",
     "Method",
+    "Metric",
     "Model",
     "MpiComm",
     "MultiMetrics",

@@ -244,7 +244,7 @@ def test_plan_includes_the_hessian(tmp_path: Path) -> None:
     X, y = Case("hinge", 2).rows()
     store = make_store(tmp_path, np.hstack([X] * 400), y)
     with pytest.raises(sbm.MemoryPlanError, match="hessian 3"):
-        sbm.train(store, None, {"solver": "newton", "mem": "200MB"})
+        sbm.train(store, None, {"solver": "newton", "intercept": True, "mem": "200MB"})
     with pytest.MonkeyPatch.context() as context:
         patch(context, "MOST_FEATURES", 100)
         with pytest.raises(sbm.MemoryPlanError, match="bias=1 instead of intercept=True"):

@@ -7,6 +7,10 @@ and this starts again when W turns back (O'Donoghue & Candès 2015).
 With the term, the optimum is W = θY + Σ α s x, where θ = κ / (1 + κ), and α has the costs
 C / (1 + κ): the kernels of coordinate descent find it. In the end W = Y, and (1 + κ) α are the dual
 variables of the problem itself.
+
+If columns are of very different size, the term is ½ Σ K_j (W_j - Y_j)² with 1 + K_j = (1 + κ) m_j²
+(`sbm.solver.metric`). In units of m_j, V = m W and x / m, all of the above holds with
+θ_j = K_j / (1 + K_j).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, cut, no_alphas
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
+from sbm.solver.metric import Metric
 from sbm.solver.newton import FullBatch, Given
 from sbm.solver.problem import AnyProblem, Rounds, mean_square, room_for_order
 from sbm.solver.step import INNER_TOL, chunk_of
@@ -90,6 +95,7 @@ class Accelerated(FullBatch):
         self._rows: Rows | None = None
         self._alpha: Alphas | None = None
         self._random = np.array([1], np.uint64)  # state of the kernels' generator
+        self.metric: Metric | None = None
         self.kappa, self.momentum, self.rounds = 0.0, -1, _ROUNDS
         self.centre, self.before = np.zeros_like(self.W), np.zeros_like(self.W)
 
@@ -114,21 +120,35 @@ class Accelerated(FullBatch):
         return [mine for mine, _ in found]
 
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
-        """Set `W` for the next pass; return whether there is progress to be made."""
+        """Set `W` for the next pass; return whether there is progress to be made.
+
+        With a `metric`, it must be applied to the rows.
+        """
         assert self._rows is not None
         assert self._alpha is not None
-        if self.momentum < 0:
-            self._start(self._rows)
-        problem = self.problem.with_costs(1.0 / (1.0 + self.kappa))
-        visits = _Visits(self._rows, self._alpha, self._random, self.W.shape[1])
-        self.visits = 0
-        for _ in range(_STEPS if self.kappa > 0.0 else 1):
-            self._extrapolate()
-            if self._descend(visits, problem):
-                break
-        self._alpha = visits.alphas()
+        units = 1.0 if self.metric is None else self.metric.units
+        self.W *= units  # now V
+        try:
+            if self.momentum < 0:
+                self._start(self._rows)
+            problem = self.problem.with_costs(1.0 / (1.0 + self.kappa))
+            visits = _Visits(self._rows, self._alpha, self._random, self.W.shape[1])
+            self.visits = 0
+            for _ in range(_STEPS if self._pull.any() else 1):
+                self._extrapolate()
+                if self._descend(visits, problem):
+                    break
+            self._alpha = visits.alphas()
+        finally:
+            self.W /= units
         self.rounds *= _GROWTH
         return True
+
+    @property
+    def _pull(self) -> Floats:
+        """θ, shape (n_weights, 1) or (1, 1)."""
+        units = np.ones((1, 1)) if self.metric is None else self.metric.units
+        return 1.0 - 1.0 / ((1.0 + self.kappa) * units * units)
 
     def _descend(self, visits: _Visits, problem: AnyProblem) -> bool:
         """Do the rounds of a step; return whether the time is up."""
@@ -154,7 +174,7 @@ class Accelerated(FullBatch):
         self.kappa = max(0.0, size / easy - 1.0)
         self.momentum = 0
         self.centre[:] = self.W
-        self.W *= self.kappa / (1.0 + self.kappa)
+        self.W *= self._pull
         self.before[:] = self.W
 
     def _extrapolate(self) -> None:
@@ -165,7 +185,7 @@ class Accelerated(FullBatch):
         centre = self.W + self.momentum / (self.momentum + 3.0) * way
         self.momentum += 1
         self.before[:] = self.W
-        self.W += self.kappa / (1.0 + self.kappa) * (centre - self.centre)
+        self.W += self._pull * (centre - self.centre)
         self.centre[:] = centre
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from sbm.programs.training.training import Training
 from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
+from sbm.solver.metric import Metric
 from sbm.solver.newton import FullBatch, Given, HingeNewton, SmoothNewton, WideNewton
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
@@ -70,6 +72,8 @@ class NewtonSteps:
     def __init__(self, engine: Engine, task: Task, tol: float, *, searches: bool = False) -> None:
         self._engine, self._tol, self.methods = engine, tol, list[FullBatch]()
         self._accelerates = is_wide(task) and accelerates(task)
+        self._rows: Rows | None = None  # all of them, if they are in memory
+        self._metric: Metric | None = None
         for learner in engine.learners:
             solver, problem = learner.solver, learner.solver.problem
             assert not isinstance(problem, OneClass)
@@ -142,6 +146,7 @@ class NewtonSteps:
         its_own, alphas = _its_rows(visit, learner, len(visit.rows)), list[Alphas]()
         # Rows visited piece after piece need several times as many rounds.
         size = max(1, len(its_own)) if self._accelerates else piece_rows(engine.store)
+        self._rows = its_own
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
@@ -170,10 +175,29 @@ class NewtonSteps:
         # The other methods use all threads for each learner.
         spread, n = (self._engine.team.map, AT_ONCE) if self._accelerates else (map, 1)
         moved = list[bool]()
-        for first in range(0, len(moving), n):
-            some = moving[first : first + n]
-            moved += spread(lambda k: self.methods[k].move(found[k], tol), some)
+        with self._in_units():
+            for first in range(0, len(moving), n):
+                some = moving[first : first + n]
+                moved += spread(lambda k: self.methods[k].move(found[k], tol), some)
         return any(moved)
+
+    @contextmanager
+    def _in_units(self) -> Iterator[None]:
+        """Give accelerated descent rows whose columns are about equally large."""
+        rows = self._rows
+        if not self._accelerates or rows is None:
+            yield
+            return
+        if self._metric is None:
+            self._metric = Metric(rows, len(self.methods[0].W))
+        if not self._metric.is_needed:
+            yield
+            return
+        for method in self.methods:
+            assert isinstance(method, Accelerated)
+            method.metric = self._metric
+        with self._metric.applied(rows):
+            yield
 
     def certificates(self, active: Sequence[Learner]) -> dict[int, Certificate]:
         """Return the certificates of learners, by number, after a visit of all rows."""

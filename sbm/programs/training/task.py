@@ -16,7 +16,7 @@ from sbm.losses import LOSSES, Loss
 from sbm.programs.training.ranks import WorkShare, only
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
-from sbm.store.blocks import BlockStore
+from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 if TYPE_CHECKING:
     from sbm.dataset.weights import AnyWeights
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["MOST_FEATURES", "Task", "is_smooth"]
 
 MOST_FEATURES = 5000  # with which a matrix of features x features is considered
+# Visits of a row, per nonzero, that take as long as to factorize a matrix in each step of a
+# training. Many more than are usually needed: where rows are dense and C is large, they are.
+_VISITS = 4000
+_SHARE = 0.3  # most of the memory that such rows take
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -121,8 +125,19 @@ class Task:
 
     @property
     def has_many_features(self) -> bool:
-        """Whether a matrix of features x features is not considered."""
-        return self.store.n_features > MOST_FEATURES
+        """Whether a matrix of features x features is not considered.
+
+        That is with more than `MOST_FEATURES`, and with fewer if to factorize the matrix takes
+        longer than to visit all rows many times, which must be possible: in memory, by one process.
+        """
+        n, store = self.store.n_features, self.store
+        if n > MOST_FEATURES:
+            return True
+        is_alone = self.share.comm.size == 1 and not self.settings.calibrate
+        room = NONZERO_BYTES[store.value_type] * store.nnz <= _SHARE * self.settings.mem_bytes
+        if not is_alone or not room or self.settings.intercept:
+            return False
+        return n**3 > _VISITS * (store.n_rows + store.nnz)
 
     @property
     def has_weights(self) -> bool:

@@ -1,0 +1,114 @@
+"""Columns of very different size: their units, and trainings that would not converge without."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import make_store
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import Metric, Rows, patch
+from sklearn.linear_model import LogisticRegression
+
+import sbm
+from sbm.errors import SbmError
+
+
+def mixed(n: int = 1500, cities: int = 400, seed: int = 0) -> tuple[Any, Any]:
+    """Rows of an income, an age and a city."""
+    random = np.random.default_rng(seed)
+    X = np.zeros((n, 2 + cities))
+    X[:, 0] = np.maximum(1.0, random.normal(55_000, 20_000, n)).round()
+    X[:, 1] = random.integers(18, 80, n)
+    city = random.integers(0, cities, n)
+    X[np.arange(n), 2 + city] = 1.0
+    z = X[:, 0] / 20_000 - 2.75 + (city % 7 - 3) * 0.5 + random.normal(0, 1, n)
+    return X, z
+
+
+def rows_of(X: np.ndarray[Any, Any], dtype: str = "float32") -> Rows:
+    n, d = X.shape
+    starts = np.arange(n, dtype=np.int64) * d
+    lengths, indices = np.full(n, d, np.int32), np.tile(np.arange(d, dtype=np.int32), n)
+    return Rows(starts, lengths, indices, X.astype(dtype).ravel(), np.zeros(n, np.int32))
+
+
+@given(
+    st.lists(st.integers(-44, 37), min_size=1, max_size=6), st.sampled_from(["float32", "float64"]),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_units_are_undone_without_rounding(powers: list[int], dtype: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with np.errstate(over="ignore", under="ignore"):
+        X = random.normal(size=(5, len(powers))) * 10.0 ** np.array(powers)
+        rows = rows_of(X * (random.random(X.shape) < 0.8), dtype)
+    assert rows.values is not None
+    before = rows.values.copy()
+    metric = Metric(rows, len(powers) + 1)
+    assert (metric.units >= 1).all()
+    assert (np.frexp(metric.units)[0] == 0.5).all()  # powers of two
+    with metric.applied(rows):
+        assert np.isfinite(rows.values).all()
+    assert rows.values.tobytes() == before.tobytes()
+
+
+def test_units_make_columns_equally_large() -> None:
+    rows = rows_of(np.abs(np.random.default_rng(0).normal(1, 0.1, (50, 4))) * [1, 1, 3e4, 1e-3])
+    metric = Metric(rows, 5)
+    assert metric.units[:, 0].tolist() == [1, 1, 2**15, 1, 1]
+    assert metric.is_needed
+    assert not Metric(rows.take(np.array([1, 7])), 5).is_needed  # others lie between
+    assert not Metric(rows_of(np.ones((3, 2))), 2).is_needed
+    assert not Metric(replace(rows, values=None), 5).is_needed
+
+
+@pytest.mark.parametrize("C", [1.0, 100.0])
+@pytest.mark.parametrize(
+    "loss", ["hinge", "squared_hinge", "log_loss", "epsilon_insensitive", "weston_watkins"]
+)
+def test_mixed_tables_converge(loss: str, C: float, tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
+    X, z = mixed()
+    y = z if loss.startswith("epsilon") else (z > 0) + (z > 1) * (loss == "weston_watkins")
+    store = make_store(tmp_path, X, y, dtype="float64")
+    settings = {"loss": loss, "C": C, "max_passes": 40, "solver": "newton"}
+    _, report = sbm.train(store, tmp_path / "m.model", settings)
+    assert report["converged"]
+    assert report["solver"] == "accelerated"
+    assert report["dual"] <= report["primal"] <= report["dual"] + 1e-3 * report["primal"]
+    if loss == "log_loss":
+        oracle = LogisticRegression(C=C, fit_intercept=False, solver="newton-cholesky", tol=1e-9)
+        w = oracle.fit(X, y > 0).coef_[0]
+        s = np.where(y > 0, 1.0, -1.0)
+        best = 0.5 * w @ w + C * np.logaddexp(0, -s * (X @ w)).sum()
+        assert best * (1 - 1e-9) <= report["primal"] <= best * (1 + 2e-3)
+
+
+def test_auto_finds_the_method_for_mixed_tables(tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
+    X, z = mixed()
+    store = make_store(tmp_path, X, z > 0, dtype="float64")
+    _, report = sbm.train(store, tmp_path / "m.model", {"max_passes": 20})
+    assert report["converged"]
+
+
+def test_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:
+    for name, value in (("MOST_WHOLE", 10**9), ("COMMIT_SECONDS", 0.0), ("COMMIT_SHARE", 0.0)):
+        patch(monkeypatch, name, value)
+    X, z = mixed()
+    store, path, calls = make_store(tmp_path, X, z > 0), tmp_path / "m.model", [0]
+    settings = {"solver": "newton", "C": 10.0, "checkpoint_every": 0, "tol": 1e-5}
+    sbm.train(store, path, settings)
+    whole = path.read_bytes()
+
+    def is_stopped() -> bool:
+        calls[0] += 1
+        return calls[0] > 12
+
+    with pytest.raises((KeyboardInterrupt, SbmError)):
+        sbm.train(store, path, settings, resume=False, is_stopped=is_stopped)
+    assert path.read_bytes() == whole
+    assert sbm.train(store, path, settings)[1]["resumed"]
+    assert path.read_bytes() == whole
