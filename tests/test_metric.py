@@ -57,7 +57,7 @@ def test_units_are_undone_without_rounding(powers: list[int], dtype: str, seed: 
 def test_units_make_columns_equally_large() -> None:
     rows = rows_of(np.abs(np.random.default_rng(0).normal(1, 0.1, (50, 4))) * [1, 1, 3e4, 1e-3])
     metric = Metric(rows, 5)
-    assert metric.units[:, 0].tolist() == [1, 1, 2**15, 1, 1]
+    assert metric.units[:, 0].tolist() == [1, 1, 2**14, 1, 1]
     assert metric.is_needed
     assert not Metric(rows.take(np.array([1, 7])), 5).is_needed  # others lie between
     assert not Metric(rows_of(np.ones((3, 2))), 2).is_needed

@@ -21,8 +21,9 @@ __all__ = ["Metric"]
 Floats = npt.NDArray[np.float64]
 
 _PIECE = 1 << 18  # nonzeros at a time
-# Columns that differ by less do not slow down coordinate descent.
-_LEAST = 4.0
+# Where the square of a row's length, in the mean, falls by less, large columns do not slow down
+# coordinate descent: in text some words are always larger than others.
+_LEAST = 100.0
 _LARGEST = 1e150  # whose square is a number
 
 
@@ -40,18 +41,17 @@ class Metric:
     ----------
     units : ndarray, shape (n_weights, 1), float64
         m_j, powers of two.
+    is_needed : bool
+        Whether some columns are so large that their units pay.
     """
 
     def __init__(self, rows: Rows, n_weights: int) -> None:
-        exponents = np.zeros(n_weights, np.int64)
+        exponents, squares = np.zeros(n_weights, np.int64), np.zeros(n_weights)
         if rows.values is not None and len(rows) and rows.nnz == _span(rows)[1] - _span(rows)[0]:
-            exponents = _exponents(rows, n_weights)
+            exponents, squares = _exponents(rows, n_weights)
         self.units: Floats = np.ldexp(1.0, exponents)[:, np.newaxis]
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether some columns are much larger than others."""
-        return bool(self.units.max(initial=1.0) >= _LEAST)
+        scaled = squares / (self.units * self.units)[:, 0]
+        self.is_needed = float(squares.sum()) > _LEAST * float(scaled.sum())
 
     @contextmanager
     def applied(self, rows: Rows) -> Iterator[None]:
@@ -82,8 +82,8 @@ def _pieces(rows: Rows) -> Iterator[slice]:
         yield slice(first, min(first + _PIECE, end))
 
 
-def _exponents(rows: Rows, n_weights: int) -> npt.NDArray[np.int64]:
-    """Return log2 m_j of each weight."""
+def _exponents(rows: Rows, n_weights: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return log2 m_j of each weight, and the sum of squares of its column."""
     assert rows.values is not None
     squares, counts = np.zeros(n_weights), np.zeros(n_weights)
     least = np.inf
@@ -96,11 +96,11 @@ def _exponents(rows: Rows, n_weights: int) -> npt.NDArray[np.int64]:
         counts += np.bincount(indices, some, n_weights)
     occurs = counts > 0
     if not occurs.any():
-        return np.zeros(n_weights, np.int64)
+        return np.zeros(n_weights, np.int64), squares
     sizes = np.sqrt(squares[occurs] / counts[occurs])
     exponents = np.zeros(n_weights, np.int64)
-    relative = np.maximum(sizes / np.median(sizes), 1.0)
-    exponents[occurs] = np.rint(np.log2(relative)).astype(np.int64)
+    # The power of two that is not above: logarithms are rounded as the processor does.
+    exponents[occurs] = np.frexp(np.maximum(sizes / np.median(sizes), 1.0))[1] - 1
     # The smallest value must stay a normal number.
-    limit = int(np.log2(least) - np.log2(np.finfo(rows.values.dtype).tiny))
-    return np.minimum(exponents, max(0, limit))
+    limit = np.frexp(least)[1] - np.frexp(np.finfo(rows.values.dtype).tiny)[1] - 1
+    return np.clip(exponents, 0, max(0, int(limit))), squares
