@@ -23,7 +23,7 @@ LEVELS = {
     "__main__": 8, "__init__": 8, "cli": 7, "sklearn": 7, "programs": 6, "dataset": 5, "engine": 4,
     "inputs": 3, "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1,
     "losses": 1, "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
-    "methods": 0,
+    "methods": 0, "plain": 0,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),

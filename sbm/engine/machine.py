@@ -11,11 +11,11 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sbm.errors import MemoryPlanError
+from sbm.plain import dataclass
 from sbm.units import format_size
 
 __all__ = [

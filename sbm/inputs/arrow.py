@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from sbm.inputs.columns import Cells, Columns, no_column
 from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, as_floats
 from sbm.inputs.text import Source
+from sbm.plain import dataclass
 from sbm.units import first_line, shorten
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from sbm.inputs.urls import MEMORY as REMOTE_MEMORY
 from sbm.inputs.urls import is_remote, without_query
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
+from sbm.plain import dataclass
 from sbm.settings import refuse_unknown
 from sbm.store.container import is_container
 

@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +38,7 @@ from sbm.inputs.live import (
 from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.inputs.urls import Terms, current_terms, is_remote, without_query
+from sbm.plain import dataclass
 from sbm.store.container import Buffers
 from sbm.units import format_size
 

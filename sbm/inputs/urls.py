@@ -9,8 +9,8 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from sbm.plain import dataclass
 from sbm.settings import SETTINGS
 
 RANGE = 4 << 20  # bytes read at a time

@@ -9,7 +9,7 @@ last one within that of W(α), which matters if costs are large compared with th
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
 

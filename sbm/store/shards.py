@@ -5,10 +5,10 @@ files. ``shard.json`` records its number and the number of shards, which tells a
 damaged store. Copying all block files into one folder restores the whole store.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.store.files import write_atomically
 from sbm.store.records import SHARD_FIELDS, encode_record, find_invalid, read_record
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
+from sbm.plain import dataclass
 from sbm.programs.training.state import may_resume, refuse_other_settings
 from sbm.programs.training.validation import check_validation
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run

@@ -11,7 +11,7 @@ import platform
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
 from sbm.models.model import Model
+from sbm.plain import dataclass
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, proven
