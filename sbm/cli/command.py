@@ -1,12 +1,8 @@
 """What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
-import difflib
 import functools
-import json
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -72,6 +68,8 @@ class Command(click.Command):
 
     def _like(self, typed: str) -> list[str]:
         """Return the options that were probably meant."""
+        import difflib
+
         names = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
         names = [name for name in names if name.startswith("--")]
         longer = [name for name in names if name.startswith(typed) or typed.startswith(name)]
@@ -166,8 +164,12 @@ class Terminal(Bars):
     ) -> None:
         """Print a result as one JSON object, or as lines through `tell`."""
         if self.as_json:
+            import json
+
             echo(json.dumps(report))
             return
+        import shutil
+
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         for line in in_words(report):
             for part in _wrapped(line, width):
@@ -178,6 +180,8 @@ def _wrapped(line: str, width: int) -> list[str]:
     """Return a line in pieces that fit a terminal; one of width 0 is no terminal."""
     if not width or len(line) <= width or "\t" in line:
         return [line]
+    import textwrap
+
     label = _LABEL.match(line)
     indent = " " * (len(label[0]) if label else 2)
     return textwrap.wrap(

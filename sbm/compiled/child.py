@@ -23,8 +23,7 @@ from sbm.compiled.processor import Kinds
 
 __all__ = ["COMPILE_HERE", "compile_all", "end_with", "make", "stop_compilers"]
 
-# Set in the environment of a process that may compile.
-COMPILE_HERE = "SBM_COMPILE_HERE"
+COMPILE_HERE = cache.COMPILE_HERE
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

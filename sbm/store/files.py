@@ -11,9 +11,7 @@ import fcntl
 import itertools
 import os
 import re
-import shutil
 import stat
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader
@@ -238,6 +236,8 @@ def sync(handle: int, path: Path) -> None:
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a folder in ``TMPDIR`` that is removed at the end; its files are not synced."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _temporary_folders.add(folder)
@@ -358,6 +358,8 @@ def make_folder(path: Path) -> None:
 
 def remove(paths: Sequence[Path]) -> None:
     """Remove files and folders, ignoring errors."""
+    import shutil
+
     for path in paths:
         with contextlib.suppress(OSError):
             if path.is_dir():
