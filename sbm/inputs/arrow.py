@@ -27,8 +27,6 @@ from sbm.units import first_line, shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW = ("parquet", "feather")
-MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
 _READ = 1 << 16  # bytes per read of a column
 _PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
@@ -56,11 +54,6 @@ def _require_pyarrow(what: str) -> None:
         raise DataError(
             f"{what} needs pyarrow, which is not installed; run pip install pyarrow"
         ) from None
-
-
-def is_frame(data: Any) -> bool:
-    """Whether this is a table of pandas, polars, pyarrow or another library, in memory."""
-    return hasattr(data, "__arrow_c_stream__")
 
 
 def frame_source(frame: Any, name: str, options: InputOptions) -> Source:

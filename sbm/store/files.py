@@ -358,12 +358,12 @@ def make_folder(path: Path) -> None:
 
 def remove(paths: Sequence[Path]) -> None:
     """Remove files and folders, ignoring errors."""
-    import shutil
-
     for path in paths:
         with contextlib.suppress(OSError):
             if path.is_dir():
-                shutil.rmtree(path)
+                import shutil
+
+                shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
 

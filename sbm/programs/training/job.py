@@ -51,7 +51,6 @@ from sbm.programs.training.state import (
     run_to_resume,
 )
 from sbm.programs.training.task import Task, is_smooth
-from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
     find_run,
@@ -66,6 +65,7 @@ from sbm.units import count, format_size
 
 if TYPE_CHECKING:
     from sbm.dataset.weights import AnyWeights
+    from sbm.programs.training.validation import Validation
 
 __all__ = ["Carried", "Job", "StartPoint", "TrainOptions"]
 
@@ -220,6 +220,8 @@ class Job:
         self.task = self._resolve("newton" if self.carried is not None else self.asked.solver)
         plan_of(self.task)  # fail before anything is read
         if self.asked.validate is not None and self.validation is None:
+            from sbm.programs.training.validation import Validation
+
             self.validation = Validation(
                 self.asked, self.store, self.task.share.problems, self.options.progress
             )

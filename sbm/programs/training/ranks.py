@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import Certificate, proven
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
-from sbm.store.files import file_checksum, make_folder, write_atomically
+from sbm.store.files import file_checksum, make_folder, remove, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
@@ -279,7 +278,7 @@ def forget_others(run: Path, size: int) -> None:
     """Remove the files of a run with another number of ranks."""
     for n, folders in runs_here(run).items():
         for folder in folders if n not in (1, size) else ():
-            shutil.rmtree(folder, ignore_errors=True)  # other ranks do the same
+            remove([folder])  # other ranks do the same
         if n == 1 != size:
             with contextlib.suppress(StoreError):
                 Run.remove(run)
