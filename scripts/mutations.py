@@ -183,6 +183,11 @@ LINES = (
         "False",
     ),
     Line(
+        "names of a checkpoint's files are durable before the record", "Run.commit",
+        "sync_folder(self.folder)",
+        "None",
+    ),
+    Line(
         "fsync before the rename", "open_atomically",
         "sync(handle, path)",
         "None",
