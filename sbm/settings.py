@@ -1,6 +1,7 @@
 """Settings of a training: their table, their rules and their TOML files."""
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -851,8 +852,13 @@ class Settings:
 
     def _given(self) -> list[str]:
         """Return the names of settings that do not have their default."""
-        usual = Settings()
+        usual = _usual()
         return [name for name in SETTINGS if getattr(self, name) != getattr(usual, name)]
+
+
+@functools.cache
+def _usual() -> Settings:
+    return Settings()
 
 
 SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclasses.fields(Settings)}

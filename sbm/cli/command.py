@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sbm.cli.liblinear import OPTIONS, expand_weights, other_option, refuse_tuning
-from sbm.cli.options import GROUPS
+from sbm.cli.options import GROUPS, Later
 from sbm.cli.processes import refuse_several
 from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
@@ -55,6 +55,20 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **options)
         self.example, self.stopped = example, stopped
+
+    _given: list[Any]  # parameters, and what stands for some
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The options and arguments."""
+        if any(isinstance(one, Later) for one in self._given):
+            each = [one.params() if isinstance(one, Later) else [one] for one in self._given]
+            self._given = [one for some in each for one in some]
+        return self._given
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._given = params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; say what to type instead of an option of another tool."""

@@ -120,7 +120,7 @@ def _compiler_version(package: str) -> bytes:
 
 def machine() -> str:
     """Return a hash (8 hex digits) of the processor and of numba with its settings."""
-    numba = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    numba = sorted(f"{k}={os.environ[k]}" for k in os.environ if k.startswith("NUMBA_"))
     numba = [setting for setting in numba if not setting.startswith(_SAME_CODE)]
     state = f"{level() or _described()[0]} {numba!a}".encode()
     for package in ("numba", "llvmlite"):

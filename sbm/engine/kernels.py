@@ -187,17 +187,22 @@ def _is_there(marker: str) -> bool:
 
 def _marker(case: object) -> str:
     """Return the name of a file that says that kernels are there, as their sources are now."""
-    return cache.file_name(f"ready.{zlib.crc32(repr(case).encode(), _sources()):08x}.1")
+    return cache.file_name(f"ready.{zlib.crc32(repr((case, _sources())).encode()):08x}.1")
 
 
 @functools.cache
-def _sources() -> int:
-    """Return a checksum of all kernels and of what compiles them."""
-    digest = 0
-    folder = Path(sbm.__file__).parent
-    for source in sorted([*folder.glob("*/kernels/*.py"), *folder.glob("compiled/*.py")]):
-        digest = zlib.crc32(source.read_bytes(), digest)
-    return digest
+def _sources() -> list[tuple[str, int, int]]:
+    """Return all kernels and what compiles them, with times of change and sizes.
+
+    A file that changes unnoticed does no harm: a kernel looks at its text when it is loaded.
+    """
+    package = Path(sbm.__file__).parent
+    found = []
+    for folder in [*package.glob("*/kernels"), package / "compiled"]:
+        with os.scandir(folder) as files:
+            facts = [(file.path, file.stat()) for file in files if file.name.endswith(".py")]
+        found += [(path, status.st_mtime_ns, status.st_size) for path, status in facts]
+    return sorted(found)
 
 
 def _workers() -> int:

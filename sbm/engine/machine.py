@@ -163,13 +163,12 @@ def _cgroup_limits(root: Path) -> Iterator[Limit]:
             continue
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         mount = root / _CGROUPS / ("memory" if controllers else "")
-        folder = mount / path.strip("/")
+        group = str(mount / path.strip("/"))
         # In a container the path may be that of the host: then the root group is ours.
-        for group in [folder, *folder.parents]:
-            with contextlib.suppress(OSError, ValueError):
-                yield Limit(int((group / name).read_text("ascii")), "the memory cgroup")
-            if group == mount:
-                break
+        while len(group) >= len(str(mount)):
+            with contextlib.suppress(OSError, ValueError), open(f"{group}/{name}", "rb") as file:
+                yield Limit(int(file.read()), "the memory cgroup")
+            group = os.path.dirname(group)
 
 
 def within_limit(
