@@ -1,6 +1,9 @@
 """What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
+import contextlib
 import functools
+import gc
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -92,6 +95,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it was started as several processes by mistake."""
         refuse_several(self.name)  # here, so that --help works in any case
+        _import_program(str(self.name))
         try:
             return super().invoke(ctx)
         except SettingsError as error:
@@ -132,6 +136,15 @@ class Command(click.Command):
                 formatter.write_dl([(loss.name, loss.problem) for loss in LOSSES.values()])
         with formatter.section("Example"):
             formatter.write(f"{'':{formatter.current_indent}}{self.example}\n")
+
+
+def _import_program(name: str) -> None:
+    """Import what a command runs; then begin to collect garbage, but not in what was imported."""
+    with contextlib.suppress(ModuleNotFoundError):  # a program of another name
+        importlib.import_module(f"sbm.programs.{name}")
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 class LiblinearCommand(Command):
