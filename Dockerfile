@@ -1,13 +1,12 @@
-# sbm with compiled kernels, run by a user without rights:
+# sbm, run by a user without rights:
 #   docker build -t sbm .
 #   docker run --rm -v "$PWD":/data sbm train big.svm
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY . .
-# Kernels are compiled for the processor that builds the image; others compile theirs at first use.
+# The wheel has its kernels compiled, for x86-64 processors with AVX2 (hatch_build.py).
 RUN python -m venv /opt/sbm \
     && /opt/sbm/bin/pip install --no-cache-dir ".[arrow,remote]" \
-    && /opt/sbm/bin/sbm precompile \
     && install -D scripts/nightly.sh /opt/sbm/scripts/nightly.sh \
     && install -D configs/nightly.toml /opt/sbm/configs/nightly.toml
 

@@ -1,13 +1,13 @@
-"""Build hook of the wheel: with ``SBM_PROCESSOR`` set, put machine code of all kernels into it.
+"""Build hook of the wheel: put machine code of all kernels into it.
 
-SBM_PROCESSOR=x86-64-v3 python -m hatchling build -t wheel
-
-``SBM_LOSSES``, such as ``hinge,log_loss``, limits it to some losses. The environment needs what sbm
-itself needs. The wheel is for one platform then; where a processor
-lacks a feature, kernels are compiled there as from any other wheel.
+The code is for x86-64 processors with AVX2 (level x86-64-v3) on Linux; other processors and systems
+compile kernels at their first use, as does an editable installation. ``SBM_PROCESSOR`` names
+another level (``generic``), or ``none`` for a wheel without code; ``SBM_LOSSES``, such as
+``hinge,log_loss``, limits the code to some losses.
 """
 
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -21,27 +21,32 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # for any builder
     """Compile the kernels for a processor before the wheel is packed."""
 
+    _level = os.environ.get("SBM_PROCESSOR", "x86-64-v3")
+    _compiles = _level != "none" and sys.platform == "linux" and platform.machine() == "x86_64"
+
+    def dependencies(self) -> list[str]:
+        """Return what compiling needs in addition to hatchling."""
+        extras = self.metadata.core.optional_dependencies
+        return [*extras["compile"], "numpy"] if self._compiles else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile to a temporary folder and name it in `build_data`."""
-        processor = os.environ.get("SBM_PROCESSOR")
-        if not processor or version != "standard":
+        if version != "standard" or not self._compiles:
             return
         self._folder = tempfile.TemporaryDirectory(prefix="sbm-wheel-")
         native = Path(self._folder.name, "native")
         native.mkdir()
-        environment = {**os.environ, "SBM_CACHE_DIR": str(native), "PYTHONPATH": self.root}
         losses = [name for name in os.environ.get("SBM_LOSSES", "").split(",") if name]
-        chosen = [word for name in losses for word in ("--loss", name)]
-        for dtype in ("float32", "float64"):
-            command = [sys.executable, "-m", "sbm", "precompile", "--dtype", dtype, *chosen]
-            subprocess.run(command, env=environment, check=True)
-        import llvmlite
-
-        (native / "made-for").write_text(f"{processor}\n{llvmlite.__version__}\n", "ascii")
+        order = (
+            "from pathlib import Path; from sbm.programs.precompile import write_library; "
+            f"write_library({self._level!r}, Path({str(native)!r}), {losses!r})"
+        )
+        environment = {**os.environ, "SBM_PROCESSOR": self._level, "PYTHONPATH": self.root}
+        subprocess.run([sys.executable, "-c", order], env=environment, check=True)
         build_data["force_include"][str(native)] = "sbm/native"
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        platform_tag = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform_tag}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder."""

@@ -38,6 +38,13 @@ class MemoryPlanError(SbmError, MemoryError):
         self.least_bytes = least_bytes
 
 
+def require_number(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Check that an option is in its range. Raises `SettingsError` if it is not."""
+    if value < least or (most is not None and value > most):
+        bound = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise SettingsError(f"{name} is {value}; it must be {bound}")
+
+
 def require_path(value: Any, what: str, expected: str = "a path is expected") -> None:
     """Check that an argument is a path. Raises `SettingsError` if it is not a string or path."""
     if not isinstance(value, str | PathLike):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sbm.errors import SettingsError
+from sbm.fields import Table, is_number
 from sbm.losses import LOSSES
 from sbm.methods import SOLVERS
 from sbm.plain import dataclass
@@ -24,6 +25,17 @@ from sbm.units import (
 )
 
 _MOST_TOML = 1_000_000  # bytes
+
+
+def _is_in_range(value: Any) -> bool:
+    """Whether this is not a number that is too large; `Settings` checks the rest."""
+    if isinstance(value, dict):
+        return all(map(_is_in_range, value.values()))
+    return type(value) is not int or abs(value) < 1 << 62
+
+
+# Of the settings in the record of a run.
+SETTINGS_FIELDS: Table = {"C?": is_number, "loss?": str, "*": _is_in_range}
 
 # Names of losses elsewhere.
 _ALSO = {

@@ -30,8 +30,10 @@ fi
 sbm precompile
 [ "$TIER" = quick ] || wait $!
 echo "== pytest, $TIER tests"
-# Run one test per core at a time.
-set -- -n auto --dist worksteal --tier "$TIER" "$@"
+# Run one test per core at a time, but a few quick tests in one process.
+WORKERS=auto
+[ "$TIER" != quick ] || [ $# -eq 0 ] || WORKERS=0
+set -- -n "$WORKERS" --dist worksteal --tier "$TIER" "$@"
 if [ "$TIER" != all ]; then
     exec python -m pytest "$@"
 fi

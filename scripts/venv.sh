@@ -15,7 +15,8 @@ if [ ! -x .venv/bin/python ]; then
 fi
 if [ -z "$INSTALLED" ]; then
     echo "== installing sbm$EXTRAS in .venv"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$EXTRAS"
+    # Kernels are compiled when they are needed: an editable installation has none.
+    SBM_PROCESSOR=none .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$EXTRAS"
 fi
 PATH="$PWD/.venv/bin:$PATH"
 export PATH

@@ -51,10 +51,16 @@ from sbm.engine import prefetch as engine_prefetch_module
 from sbm.engine import sync as engine_sync_module
 from sbm.engine.certificate import certify_each, visit_all
 from sbm.engine.engine import FULL_PASS, Engine
-from sbm.engine.learners import Folds, HeldOut
-from sbm.engine.machine import Limit, smaller, system_limit, within_limit
-from sbm.engine.memory import (
+from sbm.engine.learners import Folds, Group, HeldOut
+from sbm.engine.machine import (
     INTERPRETER,
+    Limit,
+    interpreter_bytes,
+    smaller,
+    system_limit,
+    within_limit,
+)
+from sbm.engine.memory import (
     MemoryPlan,
     Shape,
     plan_training,
@@ -298,6 +304,7 @@ _PLACES = {
     "plan_stream": "sbm.programs.streaming.state",
     "put_in_place": "sbm.dataset.destination",
     "replace_weights": "sbm.programs.training.dual",
+    "machine.resident_bytes": "sbm.engine.machine",
     "resident_bytes": "sbm.programs.training.job",
     "room_for_rows": "sbm.dataset.deal",
     "rows_ahead": "sbm.solver.problem",
@@ -382,6 +389,7 @@ __all__ = [
     "Evaluation",
     "Folds",
     "GapWatch",
+    "Group",
     "HeldOut",
     "IdTable",
     "Incremental",
@@ -502,6 +510,7 @@ __all__ = [
     "in_python",
     "info",
     "inputs_remote_module",
+    "interpreter_bytes",
     "is_falling",
     "is_pipe",
     "join",

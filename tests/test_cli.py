@@ -965,7 +965,7 @@ def test_without_a_terminal_progress_prints_lines(monkeypatch):
 def test_lines_fit_a_terminal(monkeypatch, capsys):
     terminal = Terminal()
     lines = [
-        "  memory  112 MB of 2 GB: interpreter 92 MB, weights 48 B, decoding 200 B, overhead 20 MB",
+        "  memory  66 MB of 2 GB: interpreter 46 MB, weights 48 B, decoding 200 B, overhead 20 MB",
         "x.model: primal 0.9, dual 0.9, certified relative gap 1.21e-15 (scaled by std) in 1 pass",
         "1\t" * 50, "x" * 90, "short",
     ]  # fmt: skip

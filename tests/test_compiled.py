@@ -370,7 +370,7 @@ def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, caps
     monkeypatch.setenv("HOME", str(nowhere / "file"))
     begin, wall, before = clock(), time.perf_counter(), compile_seconds()
     kernels.prepare("counting", ("inputs.ids.count",), {}, Terminal())
-    assert clock() - begin < 0.2 < 1.2 < compile_seconds() - before < time.perf_counter() - wall
+    assert clock() - begin < 0.9 < 1.2 < compile_seconds() - before < time.perf_counter() - wall
     assert asked == [("sbm.inputs.kernels.ids", "count", ("int32[1]", "int32[1]", "int64"))]
     place, during, after = capsys.readouterr().err.splitlines()
     assert str(nowhere / "file" / "__pycache__") in place

@@ -24,6 +24,7 @@ from inside import (
     Progress,
     Shape,
     SplitOptions,
+    interpreter_bytes,
     parse_size,
     patch,
     plan_training,
@@ -161,7 +162,7 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
 def test_error_reports_least_memory_and_its_use() -> None:
     store = store_of(3, 10, 1000, 100_000, "float32")
     for shape, facts in (
-        (Shape(1000), "interpreter 92 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
+        (Shape(1000), "interpreter 46 MB, weights 16 kB, decoding .+, overhead .+, blocks .+"),
         (Shape(1000, first_bytes=10**8), "interpreter .*, weights of rows, or scales 100 MB"),
         (Shape(10**7, [1], copies=1, advice="no --calibrate"), "feature ids .*or no --calibrate"),
         (
@@ -256,7 +257,7 @@ def test_spare_memory_allows_more_decoders() -> None:
     assert [plan.decoders(threads, AMPLE) for threads in (1, 2, 5)] == [1, 1, 4]
     one = plan.items["decoding"]
     assert [plan.decoders(9, spare) for spare in (-5, 0, one - 1, one)] == [1, 1, 1, 2]
-    assert plan.describe().startswith("interpreter 92 MB, weights 144 B, decoding ")
+    assert plan.describe().startswith("interpreter 46 MB, weights 144 B, decoding ")
 
 
 def test_dealing_weights_needs_the_largest_batch() -> None:
@@ -492,3 +493,12 @@ def test_estimates_wrong_by_half_keep_the_bound(tmp_path: Path) -> None:
     words = ["train", store, "-o", tmp_path / "d.model", "--max-passes", 2, "--mem", "140MB"]
     done = run_process([sys.executable, "-c", WRONG, *map(str, words)], codes=(0, 3))
     assert 0 < done.peak_bytes <= 140_000_000
+
+
+def test_interpreter_is_measured_in_a_process_of_the_command_line(monkeypatch):
+    patch(monkeypatch, "machine.resident_bytes", lambda: INTERPRETER + 20_000_000)
+    for name, expected in (("pytest", INTERPRETER), ("sbm.__main__", INTERPRETER + 32_000_000)):
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=name))
+        interpreter_bytes.cache_clear()
+        assert interpreter_bytes() == expected
+    interpreter_bytes.cache_clear()

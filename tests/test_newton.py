@@ -434,7 +434,7 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as context:
         patch(context, "MOST_FEATURES", 3)
         with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
-            sbm.train(store, tmp_path / "m.model", {**settings, "mem": "118MB"})
+            sbm.train(store, tmp_path / "m.model", {**settings, "mem": "72MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
 
 

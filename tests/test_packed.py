@@ -74,15 +74,15 @@ def test_window_is_part_of_the_memory_plan(
     path.write_bytes(pack(text(100)))
     assert 1 << 26 <= window_of(str(path)) < 1 << 28
     with pytest.raises(MemoryPlanError, match="to read and decompress") as caught:
-        sbm.split(path, tmp_path / "s.sbm", mem="156MB")
+        sbm.split(path, tmp_path / "s.sbm", mem="110MB")
     least = caught.value.least_bytes
     assert sbm.split(path, tmp_path / "s.sbm", mem=least)["rows"] == 100
     with pytest.raises(MemoryPlanError, match="to read and decompress"):
-        sbm.train(path, tmp_path / "m.model", {"mem": "156MB"})
+        sbm.train(path, tmp_path / "m.model", {"mem": "110MB"})
     with pytest.MonkeyPatch.context() as context:
         patch(context, "Unpacked", None)  # refused before anything is decompressed
         with pytest.raises(MemoryPlanError, match="to decompress") as caught:
-            sbm.stream(path, tmp_path / "t.model", {"mem": "160MB"})
+            sbm.stream(path, tmp_path / "t.model", {"mem": "114MB"})
     least = caught.value.least_bytes + 1_000_000
     assert sbm.stream(path, tmp_path / "t.model", {"mem": least})[1]["rows"] == 100
     # Of a later frame nothing is known when memory is planned.
@@ -90,7 +90,7 @@ def test_window_is_part_of_the_memory_plan(
     if name.endswith("zst"):
         assert window_of(str(path)) == 0
         with pytest.raises(DataError, match=r"window of 134 MB.*decompress it first"):
-            sbm.split(path, tmp_path / "t.sbm", mem="160MB")
+            sbm.split(path, tmp_path / "t.sbm", mem="114MB")
 
 
 def test_usual_windows_need_no_plan(tmp_path: Path) -> None:

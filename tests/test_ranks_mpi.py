@@ -240,7 +240,7 @@ def assert_unfinished(model):
     ("auto", [[1, "MpiComm.add_up", "after", 3], [0, "Run.commit", "before", 2]]),
     ("newton", [[1, "MpiComm.add_up", "after", 30], [0, "Run.commit", "before", 2]]),
     pytest.param("auto", [
-        [1, "Engine._visit_next", "before", 2],
+        [1, "Engine._load", "before", 2],
         [0, "MpiComm._wait", "before", 31],  # its messages are under way
         [0, "Dual.certify", "after", 1],
     ], marks=pytest.mark.slow),
@@ -293,7 +293,7 @@ def test_signal_writes_checkpoints_and_ends_all_ranks(store, model, signals):
     told = []
     for whom, number in signals:
         # One waits for the signal, and the others for it.
-        fault = [0, "Engine._visit_next", "before", 2, "SIGSTOP"]
+        fault = [0, "Engine._load", "before", 2, "SIGSTOP"]
         with begin(2, store, model, fault) as process:
             wait_until((store.parent / "0.there").exists, process)
             pids = [int((store.parent / f"{rank}.pid").read_text()) for rank in range(2)]

@@ -448,8 +448,8 @@ def fail_once(monkeypatch, owner, name, n):
     ("owner", "name", "n"),
     [
         (Engine, "__init__", 1),
-        (Engine, "_visit_next", 1),
-        (Engine, "_visit_next", 8),
+        (Engine, "_load", 1),
+        (Engine, "_load", 8),
         (Dual, "certify", 1),
     ],
 )
@@ -483,7 +483,7 @@ def test_resume_keeps_smaller_plan(tmp_path, monkeypatch, wide):
 
 def test_memory_error_without_smaller_plan_is_reported(hinge, tmp_path, monkeypatch):
     fail_once(monkeypatch, Engine, "__init__", 1)
-    with pytest.raises(MemoryPlanError, match=r"ran out while training .*d\.sbm.*mem='112MB'"):
+    with pytest.raises(MemoryPlanError, match=r"ran out while training .*d\.sbm.*mem='66MB'"):
         sbm.train(hinge[0], tmp_path / "m.model", options_of())
 
 

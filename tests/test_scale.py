@@ -124,8 +124,7 @@ def test_constant_columns_have_scale_one(rows: int, dtype: str, tmp_path: Path) 
                       dtype=dtype)  # fmt: skip
 
     def scales(comm: Any = None) -> Any:
-        store = BlockStore(path)
-        store.scaling = "std"
+        store = BlockStore(path, scaling="std")
         scale_features(store, Progress(), comm)
         assert store.scales is not None
         return store.scales[np.argsort(store.read_feature_ids())]

@@ -504,7 +504,7 @@ def test_fit_and_partial_fit_do_not_mix():
 
 def test_large_batch_is_cut_into_blocks():
     X, y = make_rows(20_000, classes=2)
-    estimator = SBMClassifier(mem="140MB", random_state=0).partial_fit(X, y, [0, 1])
+    estimator = SBMClassifier(mem="94MB", random_state=0).partial_fit(X, y, [0, 1])
     assert estimator.model_.info["stream"]["blocks"] > 1
     assert estimator.score(X, y) > 0.85
 

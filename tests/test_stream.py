@@ -221,7 +221,7 @@ def test_stream_without_rows_keeps_earlier_model(small):
     same(ONE, OTHER)
     for lines, facts in (([], "no rows"), ([b"# nothing\n"], "no rows"), ([b"1 5:"], ":1: .*'5:'")):
         refusal(lines, facts)
-    refusal(LINES, "mem='100MB'", mem="100MB")
+    refusal(LINES, "mem='54MB'", mem="54MB")
     same(ONE, OTHER)
     assert learn(None, OTHER, resume=True)["rows"] == 60
     same(ONE, OTHER)

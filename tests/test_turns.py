@@ -30,7 +30,7 @@ from sbm.errors import MemoryPlanError, StoreError
 PROVEN = ("primal", "dual", "gap", "relative_gap", "drift", "n_support", "n_free")
 N_CLASSES, N_ROWS = 30, 1500
 SETTINGS = {"loss": "hinge", "C": 1.0, "bias": 1.0, "max_passes": 200}
-LITTLE = {**SETTINGS, "mem": "119MB"}  # for a third of the weights and their copy
+LITTLE = {**SETTINGS, "mem": "73MB"}  # for a third of the weights and their copy
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def in_turns(store, path, **more):
 
 @pytest.mark.long
 def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
-    path, some = tmp_path / "m.model", {"mem": "125MB"}
+    path, some = tmp_path / "m.model", {"mem": "79MB"}
     by_blocks, turn_lines = in_turns(store, tmp_path / "b.model", **some)
     assert (by_blocks["blocks"], turn_lines) == (3, [])
     patch(monkeypatch, "MOST_WHOLE", 10**9)
@@ -148,7 +148,7 @@ def test_memory_stays_within_its_bound(tmp_path):
             ids = range(1 + 400 * i, 401 + 400 * i)
             file.write(f"{i % 30} {' '.join(f'{k}:1' for k in ids)}\n")
     sbm.split(tmp_path / "d.svm", tmp_path / "d.sbm", blocks=3)
-    words = ["train", "d.sbm", "-o", "m.model", "--mem", "119MB", "--bias", "1", "--json"]
+    words = ["train", "d.sbm", "-o", "m.model", "--mem", "73MB", "--bias", "1", "--json"]
     line = [sys.executable, "-m", "sbm", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True)
     assert json.loads(done.stdout)["peak_rss_bytes"] <= 119_000_000
@@ -160,7 +160,7 @@ def test_refusal_names_what_fits(store, tmp_path):
     with pytest.raises(MemoryPlanError, match="loss='hinge', which trains some classes at a time"):
         sbm.train(store, tmp_path / "m.model", {**LITTLE, "loss": "crammer_singer"})
     with pytest.raises(MemoryPlanError) as least:
-        sbm.train(store, tmp_path / "m.model", {**LITTLE, "mem": "100MB"})
+        sbm.train(store, tmp_path / "m.model", {**LITTLE, "mem": "54MB"})
     assert least.value.least_bytes < 117_000_000  # not that of all classes
 
 

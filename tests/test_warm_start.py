@@ -274,13 +274,13 @@ def test_warm_start_with_few_new_saves_updates(grown, loss):
 
 @pytest.mark.long
 def test_partial_pass_follows_short_certificate(grown, monkeypatch):
-    parts, real = [], Engine.run_pass
+    parts, real = [], Engine.begin_pass
 
-    def told(self, number, groups=None, what="pass", only=None):
+    def told(self, number, only=None):
         parts.append(only)
-        return real(self, number, groups, what, only)
+        return real(self, number, only)
 
-    monkeypatch.setattr(Engine, "run_pass", told)
+    monkeypatch.setattr(Engine, "begin_pass", told)
     found = 0
     for tol in np.geomspace(1e-2, 1e-4, 12):
         parts.clear()

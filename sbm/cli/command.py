@@ -1,7 +1,6 @@
 """What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
 import contextlib
-import functools
 import gc
 import importlib
 import re
@@ -45,6 +44,8 @@ class Commands(click.Group):
 class Command(click.Command):
     """Command whose help ends with an example, after a table of losses if it has ``--loss``.
 
+    All have ``--json``, ``-q`` and ``-v``; the function of a command receives a `Terminal`.
+
     Parameters
     ----------
     example : str
@@ -58,6 +59,11 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **options)
         self.example, self.stopped = example, stopped
+        self._given += [
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Show no progress."),
+            click.Option(["-v", "--verbose"], is_flag=True, help="Show more, on stderr."),
+        ]
 
     _given: list[Any]  # parameters, and what stands for some
 
@@ -96,6 +102,8 @@ class Command(click.Command):
         """Run the command, unless it was started as several processes by mistake."""
         refuse_several(self.name)  # here, so that --help works in any case
         _import_program(str(self.name))
+        terminal = Terminal(*map(ctx.params.pop, ("quiet", "verbose", "as_json")))
+        ctx.params["terminal"] = terminal
         try:
             return super().invoke(ctx)
         except SettingsError as error:
@@ -103,6 +111,8 @@ class Command(click.Command):
         except KeyboardInterrupt as stop:
             stop.add_note(self.stopped)
             raise
+        finally:  # so that no error is printed after a bar
+            terminal.finish()
 
     def _as_typed(self, ctx: click.Context, sentence: str) -> str:
         """Replace the setting at the start of an error by the option as typed."""
@@ -215,23 +225,3 @@ def _wrapped(line: str, width: int) -> list[str]:
         line, max(width, 40), subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False, drop_whitespace=True,
     )  # fmt: skip
-
-
-def shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with the options that all have; it receives a `Terminal`."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, quiet: bool, verbose: bool, as_json: bool, **options: Any) -> Any:
-        terminal = Terminal(quiet, verbose, as_json)
-        try:
-            return command(*arguments, terminal=terminal, **options)
-        finally:  # so that no error is printed after a bar
-            terminal.finish()
-
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Show more, on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    ):
-        run = option(run)
-    return run

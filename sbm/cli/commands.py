@@ -11,7 +11,7 @@ import click
 
 from sbm import __version__
 from sbm.cli import show
-from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Terminal, shared
+from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Terminal
 from sbm.cli.liblinear import refuse_their_model, refuse_their_order
 from sbm.cli.options import (
     FILE,
@@ -167,7 +167,6 @@ def cli() -> None:
 )
 @some(without(_READING, "blocks", "dtype"))
 @REMOTE_TIMEOUT
-@shared
 def split(
     terminal: Terminal, inputs: tuple[str, ...], no_shuffle: bool, **options: Any,
 ) -> None:  # fmt: skip
@@ -207,7 +206,6 @@ def split(
     "--launch", type=int, metavar="N",
     help="Run N processes with mpiexec; {rank} in DATA is replaced by the rank of each.",
 )  # fmt: skip
-@shared
 @click.pass_context
 def train(
     context: click.Context, /, terminal: Terminal, data: tuple[str, ...], model: Path | None,
@@ -358,7 +356,6 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @_STRICT
 @THREADS
 @REMOTE_TIMEOUT
-@shared
 @click.pass_context
 def predict(
     context: click.Context, /, terminal: Terminal, model: Path, data: str, **options: Any
@@ -413,7 +410,6 @@ def predict(
     "--resume", type=FILE, metavar="MODEL", help="Resume the stream that made this model."
 )
 @TEST
-@shared
 def stream(
     terminal: Terminal, inputs: tuple[str, ...], model: Path | None, resume: Path | None,
     test: str | None, config: Path | None, classes: str | None, **given: Any,
@@ -532,7 +528,6 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @settings_of("tune")
 @some(without(LIBLINEAR, "-c"))
 @some(_READING.values())
-@shared
 def tune(
     terminal: Terminal, data: tuple[str, ...], model: Path | None, Cs: str, folds: int,
     metric: str | None, picture: Path | None, fresh: bool, config: Path | None, **options: Any,
@@ -568,7 +563,6 @@ def tune(
     help="Plan for N processes, each with a core and a disk of its own.  [default: 1]",
 )  # fmt: skip
 @some(_READING.values())
-@shared
 def plan(
     terminal: Terminal, data: tuple[str, ...], launch: int, config: Path | None, **options: Any
 ) -> None:
@@ -588,7 +582,6 @@ def plan(
 
 @cli.command(cls=Command, example="sbm info big.sbm")
 @click.argument("path", type=FILE)
-@shared
 def info(terminal: Terminal, path: Path) -> None:
     """Describe a store, a run or a model.
 
@@ -607,7 +600,6 @@ def info(terminal: Terminal, path: Path) -> None:
     help="Number of largest and smallest weights, or of changes, per class.  [default: 10]",
 )  # fmt: skip
 @click.option("--tsv", is_flag=True, help="Print a table separated by tabs.")
-@shared
 def inspect(terminal: Terminal, model: Path, tsv: bool, **options: Any) -> None:
     """Show the weights of a model, or what changed in a newer one.
 
@@ -623,7 +615,6 @@ def inspect(terminal: Terminal, model: Path, tsv: bool, **options: Any) -> None:
 
 @cli.command(cls=Command, example="sbm check big.sbm")
 @click.argument("store", type=FILE)
-@shared
 def check(terminal: Terminal, store: Path) -> None:
     """Verify every checksum and invariant of a store."""
     from sbm.programs.info import check as job
@@ -645,7 +636,6 @@ def check(terminal: Terminal, store: Path) -> None:
     "--names", type=NEW_FILE, metavar="FILE",
     help="Also write the names of features here, for --feature-names.",
 )  # fmt: skip
-@shared
 def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
     """Write the rows of a store in the order of its sources.
 
@@ -670,7 +660,6 @@ def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
     "--png", type=NEW_FILE, metavar="FILE",
     help="Also draw objective, gap and test accuracy (needs matplotlib).",
 )  # fmt: skip
-@shared
 def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     """Compare trainings and streams on an HTML page.
 
@@ -705,7 +694,6 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="With --prune: predict this file or store before and after.",
 )  # fmt: skip
 @REMOTE_TIMEOUT
-@shared
 def export(terminal: Terminal, model: Path, **options: Any) -> None:
     """Write a model in the format of another tool.
 
@@ -728,7 +716,6 @@ def export(terminal: Terminal, model: Path, **options: Any) -> None:
 )  # fmt: skip
 @click.option("--if-any", is_flag=True, help="Exit with 0 if nothing matches.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
-@shared
 def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     """Drop old sources from a store, with all of their rows.
 
@@ -749,12 +736,11 @@ def expire(terminal: Terminal, store: Path, **options: Any) -> None:
     help="Type of values in stores.  [default: float32]",
 )  # fmt: skip
 @THREADS
-@shared
 def precompile(terminal: Terminal, **options: Any) -> None:
     """Compile the kernels of all commands now.
 
-    Otherwise each command compiles its kernels the first time it runs, which takes 5 to 60 seconds.
-    Use it when building an image, or before a nightly job.
+    Otherwise each command compiles the kernels that it needs before it begins, once. Not needed if
+    sbm was installed from a wheel that has code for this processor.
     """
     from sbm.programs.precompile import precompile as job
 

@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     with streams():
         try:
             with stoppable():
-                code = _run(arguments)
+                if code := _run(arguments):
+                    abort(code)  # the other ranks
         except KeyboardInterrupt as stop:  # it came while another error was reported
             code = _stopped(stop)
         if not is_flushed(sys.stdout):
@@ -35,14 +36,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str] | None) -> int:
-    """Run a command and return its exit code; abort the other ranks if it fails."""
-    code = _attempt(arguments)
-    if code:
-        abort(code)
-    return code
-
-
-def _attempt(arguments: list[str] | None) -> int:
+    """Run a command; report an error, and return the exit code."""
     try:
         code = cli.main(arguments, prog_name="sbm", standalone_mode=False)
     except SystemExit as end:

@@ -268,11 +268,12 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + ("" if is_falling else f", and the gap {slow}")
     )
     helps = [f"--scale {report['scale_advice']}"] if report.get("scale_advice") else []
-    if settings.penalty != "l2":
+    is_sparse = settings.method == "columns"
+    if is_sparse:
         helps += ["a larger --mem"]
     elif settings.solver == "dual":
         helps += ["--solver auto"]
-    if settings.penalty == "l2" and settings.solver != "newton" and report.get("blocks", 1) > 1:
+    if not is_sparse and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
         if report["decoded_blocks"] < report["blocks"]:
             helps += ["a larger --mem", "fewer blocks"]

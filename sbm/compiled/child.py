@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -14,16 +15,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import TypeVar
 
 from sbm.compiled import cache, processor
 from sbm.compiled.calls import KernelError
 from sbm.compiled.clock import stopped_clock
 from sbm.compiled.declared import Specialization
+from sbm.compiled.linker import link
 from sbm.compiled.processor import Kinds
 
-__all__ = ["COMPILE_HERE", "compile_all", "end_with", "make", "stop_compilers"]
+__all__ = [
+    "COMPILE_HERE",
+    "compile_all",
+    "end_with",
+    "make",
+    "make_library",
+    "stop_compilers",
+]
 
 COMPILE_HERE = cache.COMPILE_HERE
+Result = TypeVar("Result")
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -86,7 +97,17 @@ def compile_all(
     -------
     str
         The error, or an empty string.
+
+    Raises
+    ------
+    KernelError
+        If numba is missing.
     """
+    if importlib.util.find_spec("numba") is None:
+        raise KernelError(
+            "there is no compiled code for this processor, and numba, which compiles it, is not "
+            "installed: pip install 'sbm-linear[compile]'"
+        )
     order = f"from sbm.compiled.child import work; work({workers})"
     return run_compiler(order, json.dumps(kernels).encode(), tell)
 
@@ -94,17 +115,33 @@ def compile_all(
 def work(workers: int) -> None:
     """Compile the kernels that the parent process writes, and print a letter for each."""
     kernels = [(module, name, tuple(kinds)) for module, name, kinds in json.load(sys.stdin)]
+    for _ in _spread(_compile_group, _groups(kernels), workers):
+        pass
+    cache.delete_old()
+
+
+def make_library(kernels: Sequence[Specialization], workers: int) -> bytes:
+    """Compile kernels in this process and others; return one library with all of them."""
+    objects: dict[str, tuple[str, bytes]] = {}
+    for made in _spread(_objects_of_group, _groups(kernels), workers):
+        objects |= made
+    return link(dict(sorted(objects.items())))
+
+
+def _spread(
+    function: Callable[[list[Specialization]], Result],
+    groups: Sequence[list[Specialization]],
+    workers: int,
+) -> Iterator[Result]:
+    """Call a function that compiles for each group, in other processes if `workers` is above 1."""
     importlib.import_module("sbm.compiled.compiler")  # before the fork
-    groups = _groups(kernels)
     if workers > 1 and len(groups) > 1:
         fork = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(workers, fork, end_with, (os.getpid(),)) as pool:
-            for done in as_completed([pool.submit(_compile_group, group) for group in groups]):
-                done.result()
+            for done in as_completed([pool.submit(function, group) for group in groups]):
+                yield done.result()
     else:
-        for group in groups:
-            _compile_group(group)
-    cache.delete_old()
+        yield from map(function, groups)
 
 
 def _groups(kernels: Sequence[Specialization]) -> list[list[Specialization]]:
@@ -123,6 +160,11 @@ def _compile_group(kernels: Sequence[Specialization]) -> None:
     for kernel in kernels:
         _compile(*kernel)
         os.write(1, b".")
+
+
+def _objects_of_group(kernels: Sequence[Specialization]) -> dict[str, tuple[str, bytes]]:
+    compiler = importlib.import_module("sbm.compiled.compiler")
+    return {processor.symbol_name(*each): compiler.compile_object(*each) for each in kernels}
 
 
 def run_compiler(order: str, given: bytes = b"", tell: Callable[[int], None] | None = None) -> str:

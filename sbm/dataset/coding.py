@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sbm.compiled.calls import load
 from sbm.dataset.newlabels import NewLabels
 from sbm.dataset.options import SplitOptions, check_ids
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import interpreter_bytes
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.inputs.formats import convert_inputs
@@ -321,7 +321,7 @@ def read_sources(
 
     pieces = convert_inputs(
         sources, pool, coded, ahead=options.threads + 1, dtype=options.dtype, skip=options.skip,
-        largest_line=max(PIECE, (options.mem - INTERPRETER) // 12),
+        largest_line=max(PIECE, (options.mem - interpreter_bytes()) // 12),
     )  # fmt: skip
     with contextlib.closing(pieces):
         for source, text in pieces:

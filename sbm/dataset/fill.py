@@ -44,8 +44,13 @@ from sbm.dataset.sources import (
     refuse_skipped,
 )
 from sbm.engine import kernels
-from sbm.engine.machine import return_freed_memory, system_limit, usable_threads, within_limit
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import (
+    interpreter_bytes,
+    return_freed_memory,
+    system_limit,
+    usable_threads,
+    within_limit,
+)
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
@@ -156,7 +161,7 @@ def read_rows(
         how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
     sources, _ = find_sources(inputs, model, False, how, reading.name)
     asked = reading.options(settings.seed, usable_threads(settings.threads), are_targets)
-    room = (mem - INTERPRETER) // 4 if keep_store is None else None
+    room = (mem - interpreter_bytes()) // 4 if keep_store is None else None
     options = prepare(sources, asked, mem, progress, room)
     look(sources)
     if limit is not None:  # a split uses only a part of `mem`, but rows may fill it
@@ -173,7 +178,7 @@ def read_rows(
         folder = until.enter_context(place)
         while True:
             try:
-                decoded = DecodedChunks((mem - INTERPRETER) // 4, options.dtype)
+                decoded = DecodedChunks((mem - interpreter_bytes()) // 4, options.dtype)
                 manifest = empty_manifest(options)
                 filling = Filling(
                     folder, keep or _name_of(inputs, sources), sources, options, False, progress,
@@ -210,7 +215,7 @@ def read_rows(
                 )
             report["bytes"] = sum(block["bytes"] for block in kept["blocks"])
         rows = RowsInMemory(report["store"], manifest, decoded, writer, reader_memory(sources))
-        yield BlockStore(folder, rows), report
+        yield BlockStore(folder, rows, settings.scale), report
 
 
 def _name_of(inputs: Any, sources: list[Source]) -> str | Path:

@@ -110,7 +110,10 @@ def open_rows(
         As for `sbm.train`.
     """
     if isinstance(data, BlockStore):  # already open
-        yield data, place_of(model, data), None
+        store = data
+        if data.scaling != settings.scale:
+            store = BlockStore(data.folder, data.memory, settings.scale)
+        yield store, place_of(model, data), None
         return
     given, comm, progress = store_named(data), reader.comm, reader.progress
     if given is not None:
@@ -119,7 +122,7 @@ def open_rows(
         if names:
             shown = ", ".join(map(option_name, names))
             raise SettingsError(f"{given} is a store; {shown} applies to text, and to sbm split")
-        store = BlockStore(own_name(given, comm))
+        store = BlockStore(own_name(given, comm), scaling=settings.scale)
         if comm.size == 1:
             require_whole(store)
         yield store, place_of(model or _common_model(data), store), None

@@ -6,10 +6,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import TypedDict
 
-from sbm.engine.machine import smaller
-from sbm.engine.memory import INTERPRETER, Budget
+from sbm.engine.machine import interpreter_bytes, smaller
+from sbm.engine.memory import Budget
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import SettingsError, require_number
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
 from sbm.inputs.parsing import InputOptions
@@ -58,23 +58,18 @@ class SplitOptions:
         if self.block_size is not None and self.block_size < LEAST_BLOCK:
             size = format_size(self.block_size)
             raise SettingsError(f"block_size is {size}; it must be at least 100kB")
-        if blocks is not None and not 1 <= blocks <= 999_999:
-            raise SettingsError(f"blocks is {blocks}; it must be from 1 to 999999")
+        if blocks is not None:
+            require_number("blocks", blocks, 1, 999_999)
         if self.dtype not in ("float32", "float64"):
             raise SettingsError(f"dtype is {self.dtype!r}; it must be auto, float32 or float64")
-        if not 1 <= self.level <= 19:
-            raise SettingsError(f"level is {self.level}; it must be from 1 to 19")
-        if self.threads < 1:
-            raise SettingsError(f"threads is {self.threads}; it must be at least 1")
+        require_number("level", self.level, 1, 19)
+        require_number("threads", self.threads, 1)
         if self.on_error not in ("fail", "skip"):
             raise SettingsError(f"on_error is {self.on_error!r}; it must be fail or skip")
-        if self.seed < 0:
-            raise SettingsError(f"seed is {self.seed}; it must be at least 0")
-        if not 1 <= self.min_count < 1 << 31:
-            most = (1 << 31) - 1
-            raise SettingsError(f"min_count is {self.min_count}; it must be from 1 to {most}")
-        if shards is not None and not 1 <= shards <= MOST_SHARDS:
-            raise SettingsError(f"shards is {shards}; it must be from 1 to {MOST_SHARDS}")
+        require_number("seed", self.seed, 0)
+        require_number("min_count", self.min_count, 1, (1 << 31) - 1)
+        if shards is not None:
+            require_number("shards", shards, 1, MOST_SHARDS)
         if shards is not None and blocks is not None and blocks < shards:
             raise SettingsError(
                 f"blocks is {blocks}, but {shards} shards need at least one block each; give "
@@ -94,7 +89,7 @@ class SplitOptions:
     @property
     def total(self) -> int:
         """Bytes of `mem` that can be used; more would only help with more ids."""
-        return min(self.mem, INTERPRETER + 6 * batch_bytes(self.mem))
+        return min(self.mem, interpreter_bytes() + 6 * batch_bytes(self.mem))
 
     def within(self, mem: int, reserved: int = 0) -> "SplitOptions":
         """Return the options for a memory bound, with as many threads as fit.
@@ -111,7 +106,7 @@ class SplitOptions:
         MemoryPlanError
             Not even one thread fits; the message names the minimum.
         """
-        items = {"interpreter": INTERPRETER}
+        items = {"interpreter": interpreter_bytes()}
         items |= {"to read and decompress": reserved} if reserved else {}
         fixed = Budget(mem, self.task, items)
         needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
@@ -240,11 +235,11 @@ class ReadOptions:
             if table is None:
                 raise SettingsError("feature_names is given, but names are left out; omit one")
             for share in table.read(self.feature_names):
-                items = {"interpreter": INTERPRETER, "names": table.nbytes}
+                items = {"interpreter": interpreter_bytes(), "names": table.nbytes}
                 budget = Budget(mem, "to read feature names", items)
                 if budget.left < 0:
                     what = f"names of about {round(len(table) / share):,} features"
-                    items = {"interpreter": INTERPRETER, what: int(table.nbytes / share)}
+                    items = {"interpreter": interpreter_bytes(), what: int(table.nbytes / share)}
                     replace(budget, items=items).check(f", or leave out {self.feature_names}")
         categorical = None if self.categorical is None else tuple(self.categorical)
         return InputOptions(
@@ -264,14 +259,14 @@ class ReadOptions:
 
 def batch_bytes(mem: int) -> int:
     """Return the bytes of each of the two batches; they must not depend on the threads."""
-    return min(LARGEST_BATCH, (mem - INTERPRETER) // 6)
+    return min(LARGEST_BATCH, (mem - interpreter_bytes()) // 6)
 
 
 def room_for_rows(ids: IdTable, options: SplitOptions, names: NameTable | None) -> int:
     """Return the bytes that decoded rows may take while text is read."""
     text = (options.threads + 2) * PIECE_BYTES
     tables = ids.nbytes + (0 if names is None else names.nbytes)
-    return options.mem - INTERPRETER - text - 3 * batch_bytes(options.mem) - 2 * tables
+    return options.mem - interpreter_bytes() - text - 3 * batch_bytes(options.mem) - 2 * tables
 
 
 def check_ids(
@@ -286,13 +281,13 @@ def check_ids(
     """
     text, needed = (options.threads + 2) * PIECE_BYTES, ids.nbytes + count_bytes
     needed += 0 if names is None else names.nbytes
-    if INTERPRETER + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
+    if interpreter_bytes() + text + 2 * batch_bytes(options.mem) + needed <= options.mem:
         return
     what, twice = "ids and counts" if count_bytes else "ids", 2 * needed  # more may come
     has_names = names is not None and len(names) > 0
     what += " and names" if has_names else ""
     items = {
-        "interpreter": INTERPRETER, "text": text,
+        "interpreter": interpreter_bytes(), "text": text,
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
         f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip

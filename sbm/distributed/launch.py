@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sbm.distributed.comm import launched_size
-from sbm.errors import SettingsError
+from sbm.errors import SettingsError, require_number
 
 MOST_PROCESSES = 10_000
 
@@ -37,8 +37,7 @@ def launch_line(n_processes: int, command: str, arguments: Sequence[str]) -> lis
     SettingsError
         mpiexec or mpi4py is missing, or this process was itself launched.
     """
-    if not 1 <= n_processes <= MOST_PROCESSES:
-        raise SettingsError(f"launch is {n_processes}; it must be from 1 to {MOST_PROCESSES}")
+    require_number("launch", n_processes, 1, MOST_PROCESSES)
     if launched_size() > 1:
         raise SettingsError(
             f"--launch {n_processes} was given to one of {launched_size()} processes that are "

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Group, Learner, LoadedBlock
+from sbm.engine.learners import Group, Learner, Visit
 from sbm.solver.gap import MOST_DRIFT, Certificate, Certifier
 from sbm.solver.problem import squared_norm
 
@@ -18,10 +18,10 @@ __all__ = ["certify", "certify_each", "replace_weights", "visit_all"]
 
 # By learner number: the certificate, and the weights computed from the alphas.
 Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
-Change: TypeAlias = Callable[[LoadedBlock, Learner], None]
+Change: TypeAlias = Callable[[Visit, Learner], None]
 
 
-def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
+def visit_all(engine: Engine, what: str) -> Iterator[Visit]:
     """Yield every block with the alphas of the active learners, including cached rows.
 
     Parameters
@@ -34,9 +34,10 @@ def visit_all(engine: Engine, what: str) -> Iterator[LoadedBlock]:
     engine.progress.start(what, len(engine.own), "blocks")
     blocks = engine.reader.read(engine.own, engine.prepare_alpha, engine.load_alpha, engine.look)
     for done, loaded in enumerate(blocks, 1):
-        visit = loaded.coming.visit(loaded.result)
-        for k, mine in visit.alpha.items():
-            engine.learners[k].solver.working.alphas_of(visit.block, mine)
+        coming = loaded.coming
+        visit = Visit(coming.block, loaded.result, coming.folds, coming.own)
+        for k, own in visit.own.items():
+            engine.learners[k].solver.working.alphas_of(visit.block, own.alpha)
         yield visit
         engine.progress.advance(done)
         engine.pauses.after_look()
@@ -109,12 +110,12 @@ def certify_each(
         for one in active
     }
 
-    def add(visit: LoadedBlock, group: Group) -> None:
+    def add(visit: Visit, group: Group) -> None:
         group.evaluate(visit.rows, visit.folds)
         for learner in group.learners:
             if change is not None:
                 change(visit, learner)
-            rows, alpha = visit.rows, visit.alpha[learner.number]
+            rows, alpha = visit.rows, visit.own[learner.number].alpha
             mine = learner.its_own(visit.folds)
             if mine is not None:
                 places = np.flatnonzero(mine)

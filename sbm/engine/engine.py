@@ -23,9 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import no_alphas
-from sbm.compiled.clock import clock
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.learners import BlockAlphas, Group, HeldOut, Learner, NextBlock, Pass, Seconds
+from sbm.engine.learners import (
+    BlockAlphas,
+    Group,
+    HeldOut,
+    Learner,
+    NextBlock,
+    Pass,
+    Seconds,
+    Visit,
+)
 from sbm.engine.machine import resident_bytes, usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
@@ -218,48 +226,45 @@ class Engine:
         is_parallel = len(groups) > 1 and self.comm.size == 1  # only one thread may call MPI
         return self.team.map(work, groups) if is_parallel else map(work, groups)
 
-    def run_pass(
-        self,
-        number: int,
-        groups: Sequence[Group] | None = None,
-        what: str = "pass",
-        only: Sequence[int] | None = None,
-    ) -> tuple[dict[int, Totals], dict[int, int]]:
-        """Run outer iteration t of Algorithm 1 for all active learners.
+    def begin_pass(self, number: int, only: Sequence[int] | None = None) -> Pass:
+        """Begin outer iteration t of Algorithm 1 for all active learners.
 
         Parameters
         ----------
         number : int
             Number of the pass, from 1.
-        groups : sequence of Group, optional
-            All active learners. Default: one group per learner.
-        what : str
-            Label for progress, shown before the number.
         only : sequence of int, optional
             The blocks to load, in this order. Default: all, in random order.
-
-        Returns
-        -------
-        totals : dict of int to Totals
-            By learner number.
-        free : dict of int to int
-            By learner number: rows with a variable inside its bounds.
         """
-        active = self.active
-        groups = groups or [Group([learner]) for learner in active]
-        if self.now is None:
-            if only is not None:
-                self.stop_reading()
-            order = self._order_of(number, self.last_block) if only is None else list(only)
-            totals = {learner.number: Totals() for learner in active}
-            self.now = Pass(number, order, only is not None, totals=totals)
-        now = self.now
-        every_row = number % FULL_PASS == 0 or not self._screens
-        self.progress.start(f"{what} {number}", len(now.order), "blocks")
+        if only is not None:
+            self.stop_reading()
+        order = self._order_of(number, self.last_block) if only is None else list(only)
+        totals = {learner.number: Totals() for learner in self.active}
+        self.now = Pass(number, order, only is not None, totals=totals)
+        return self.now
+
+    def visits(self, now: Pass, what: str = "pass") -> Iterator[Visit]:
+        """Yield the blocks of a pass, for inner iterations of Algorithm 1.
+
+        Each was read, decoded and screened during the visit before. Before the next one is
+        requested, `Visit.steps` must have the step of each active learner. At the end, `now` has
+        totals and free rows of all blocks.
+
+        Parameters
+        ----------
+        now : Pass
+            As `begin_pass` returned it, or the one that was interrupted.
+        what : str
+            Label for progress, shown before the number of the pass.
+        """
+        self.progress.start(f"{what} {now.number}", len(now.order), "blocks")
         n_steps = len(now.order) if self.comm.size == 1 else self._most_steps
         while now.steps < n_steps:
             if now.done < len(now.order):
-                self._visit_next(now, groups, every_row)
+                visit = self._load(now)
+                with self.seconds.measure("solve"):
+                    yield visit
+                self._store(now, visit)
             else:
                 self._visit_cached(now)
             now.steps += 1
@@ -272,11 +277,12 @@ class Engine:
             self.stop_reading()
         self.settle()
         self.now = None
-        for learner in active:
+        for learner in self.active:
             learner.solver.working.grow_older()
-        free = Counter({learner.number: learner.solver.count_free() for learner in active})
+        free = Counter({learner.number: learner.solver.count_free() for learner in self.active})
         free.update(now.free)
-        return {k: self._of_all(mine) for k, mine in now.totals.items()}, free
+        now.free = free
+        now.totals = {k: self._of_all(mine) for k, mine in now.totals.items()}
 
     def set_pace(self, rounds: int, free: Mapping[int, int], stop: float = 0.0) -> None:
         """Set the rounds of the next pass and, with ``cache_frac="auto"``, the cache sizes.
@@ -299,9 +305,8 @@ class Engine:
                     free.get(learner.number), plan.part_rows, capacity
                 )
 
-    def _visit_next(self, now: Pass, groups: Sequence[Group], every_row: bool) -> None:
-        """Run an inner iteration of Algorithm 1: load, merge, solve, select, store."""
-        # Load: the block was read, decoded and screened during the step before.
+    def _load(self, now: Pass) -> Visit:
+        """Return the next block of a pass."""
         if self._blocks is None:
             self.evicted = {}
             order = self._order(now)
@@ -310,38 +315,18 @@ class Engine:
         self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        coming, rows = loaded.coming, loaded.result
-        block, folds = coming.block, coming.folds
+        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self._screens
         if self.coming is coming:  # nothing is read ahead
             self.coming = None
+        return Visit(coming.block, loaded.result, coming.folds, coming.own, self.evicted, is_full)
 
-        def work(group: Group) -> dict[int, Step]:
-            group.evaluate(rows, folds)
-            found = {}
-            for learner in group.learners:
-                begin, k = clock(), learner.number
-                alpha = coming.own[k].alpha
-                moving = coming.own[k].moving(block, self.evicted.get(k))
-                if every_row:
-                    moving = None
-                mine = learner.its_own(folds)
-                if mine is not None:
-                    moving = mine if moving is None else moving & mine
-                # Merge with the cache, solve, select the rows to cache next.
-                found[k] = learner.solver.step(block, rows, alpha, moving)
-                learner.seconds += clock() - begin
-            return found
-
-        steps: dict[int, Step] = {}
-        with self.seconds.measure("solve"):
-            for found in self.for_each(groups, work):
-                steps |= found
-        # Store: the alphas are written to the run while the next block is solved.
-        self._keeping.append(self._pool.submit(self._keep, block, steps))
-        for k, step in steps.items():
+    def _store(self, now: Pass, visit: Visit) -> None:
+        """Write the alphas of a block to the run while the next block is solved."""
+        self._keeping.append(self._pool.submit(self._keep, visit.block, visit.steps))
+        for k, step in visit.steps.items():
             now.totals[k].add(step.totals)
             self.evicted[k] = step.evicted
-        self.last_block = block
+        self.last_block = visit.block
         now.done += 1
         solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
         self.progress.advance(now.done, rows=solved, memory=resident_bytes())

@@ -19,7 +19,7 @@ from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.cache import Evicted
 from sbm.solver.problem import decide
-from sbm.solver.step import Screen, Solver, Totals
+from sbm.solver.step import Screen, Solver, Step, Totals
 
 __all__ = [
     "BlockAlphas",
@@ -29,10 +29,10 @@ __all__ = [
     "HeldOut",
     "Judge",
     "Learner",
-    "LoadedBlock",
     "NextBlock",
     "Pass",
     "Seconds",
+    "Visit",
     "set_active",
 ]
 
@@ -94,25 +94,6 @@ class BlockAlphas:
 
 
 @dataclass(frozen=True)
-class LoadedBlock:
-    """A loaded block.
-
-    Attributes
-    ----------
-    block : int
-    rows : Rows
-    folds : ndarray, shape (n_rows,), uint8, or None
-    alpha : dict of int to Alphas
-        By learner number; the alphas of cached rows are in the learner's cache.
-    """
-
-    block: int
-    rows: Rows
-    folds: npt.NDArray[np.uint8] | None
-    alpha: dict[int, Alphas]
-
-
-@dataclass(frozen=True)
 class NextBlock:
     """The next block before it is loaded: the folds of its rows, and the learners' states."""
 
@@ -120,11 +101,50 @@ class NextBlock:
     folds: npt.NDArray[np.uint8] | None
     own: dict[int, BlockAlphas]
 
-    def visit(self, rows: Rows) -> LoadedBlock:
-        """Return the loaded block."""
-        return LoadedBlock(
-            self.block, rows, self.folds, {k: own.alpha for k, own in self.own.items()}
-        )
+
+@dataclass(frozen=True)
+class Visit:
+    """A loaded block, and what the learners do with it.
+
+    Attributes
+    ----------
+    block : int
+    rows : Rows
+    folds : ndarray, shape (n_rows,), uint8, or None
+    own : dict of int to BlockAlphas
+        By learner number; the alphas of cached rows are in the learner's cache.
+    evicted : mapping of int to Evicted
+        By learner number: rows that left the cache in the step before.
+    is_full : bool
+        Whether to visit the rows at rest, too.
+    steps : dict of int to Step
+        By learner number: what was done with the block.
+    """
+
+    block: int
+    rows: Rows
+    folds: npt.NDArray[np.uint8] | None
+    own: Mapping[int, BlockAlphas]
+    evicted: Mapping[int, Evicted] = field(default_factory=dict)
+    is_full: bool = True
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    def solve(self, group: Group) -> dict[int, Step]:
+        """Merge the block with the cache of each learner, solve, and select the next cache."""
+        group.evaluate(self.rows, self.folds)
+        steps = {}
+        for learner in group.learners:
+            begin, own = clock(), self.own[learner.number]
+            moving = own.moving(self.block, self.evicted.get(learner.number))
+            if self.is_full:
+                moving = None
+            mine = learner.its_own(self.folds)
+            if mine is not None:
+                moving = mine if moving is None else moving & mine
+            step = learner.solver.step(self.block, self.rows, own.alpha, moving)
+            steps[learner.number] = step
+            learner.seconds += clock() - begin
+        return steps
 
 
 @dataclass

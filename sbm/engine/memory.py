@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from sbm.engine.machine import interpreter_bytes
 from sbm.errors import MemoryPlanError
 from sbm.plain import dataclass
 from sbm.solver.variables import FEW, MANY
@@ -17,7 +18,6 @@ __all__ = [
     "AUTO_BLOCKS",
     "BASE_FRAC",
     "BUFFER_ROW",
-    "INTERPRETER",
     "MOST_FRAC",
     "OVERHEAD",
     "SLACK",
@@ -32,8 +32,6 @@ __all__ = [
     "row_place_bytes",
 ]
 
-# Python, numpy, llvmlite and the kernels, loaded from disk.
-INTERPRETER = 92_000_000
 # Default number of blocks of a store.
 AUTO_BLOCKS = 12
 # Cache share of the working set with ``--cache-frac auto``: in the first pass, and the maximum.
@@ -335,7 +333,7 @@ def plan_training(
     models = f"{shape.models} models " if shape.models > 1 else ""
     largest_chunk = max(c.nnz + c.rows for chunks in store.chunks for c in chunks)
     fixed = Budget(mem, f"to train {models}on {store.name}", {
-        "interpreter": INTERPRETER,
+        "interpreter": interpreter_bytes(),
         "weights": 8 * shape.n_weights * sum(shape.outputs) * shape.copies,
         "decoding": largest_chunk * (_DECODE_NONZERO + NONZERO_BYTES[store.value_type]),
         "overhead": OVERHEAD + EVICTED_BYTES + UNWRITTEN_BYTES + shape.more_bytes,

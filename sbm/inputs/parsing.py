@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import SettingsError
+from sbm.errors import SettingsError, require_number
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.plain import dataclass
 from sbm.units import format_number
@@ -48,9 +48,8 @@ class InputOptions:
     kinds: dict[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        bits = self.hash_bits
-        if bits is not None and not 1 <= bits <= MOST_HASH_BITS:
-            raise SettingsError(f"hash_bits is {bits}; it must be from 1 to {MOST_HASH_BITS}")
+        if self.hash_bits is not None:
+            require_number("hash_bits", self.hash_bits, 1, MOST_HASH_BITS)
 
     def record(self) -> dict[str, Any]:
         """Return the options that determine ids of names, ready for JSON."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import SettingsError, require_path
+from sbm.errors import require_number, require_path
 from sbm.models.liblinear import load_model
 from sbm.models.model import Model
 
@@ -51,8 +51,7 @@ def inspect(
     StoreError
         A model cannot be read.
     """
-    if top < 1:
-        raise SettingsError(f"top is {top}; it must be at least 1")
+    require_number("top", top, 1)
     first, name = _opened(model)
     if newer is None:
         return _describe(first, name, top)

@@ -21,11 +21,12 @@ from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
 from sbm.engine.kernels import kernels_of, prepare, types_of
+from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
+from sbm.errors import require_number
 from sbm.plain import dataclass
 from sbm.programs.training.columns import ColumnSteps, sparse_problems
 from sbm.programs.training.needs import fits, plan_of
@@ -113,8 +114,7 @@ def plan(
     settings = Settings.of(settings)
     settings.refuse_foreign("plan")
     settings = replace(settings, warm_start=None)
-    if not 1 <= processes <= MOST_PROCESSES:
-        raise SettingsError(f"launch is {processes}; it must be from 1 to {MOST_PROCESSES}")
+    require_number("launch", processes, 1, MOST_PROCESSES)
     settings.refuse_conflicts(processes)
     return_freed_memory()
     how, told = ReadOptions.of(reading), Progress.of(progress)
@@ -128,7 +128,6 @@ def _plan(
     rows: BlockStore, settings: Settings, processes: int, progress: Progress
 ) -> dict[str, Any]:
     """Plan a training on the rows of a store; see `plan`."""
-    rows.scaling = settings.scale
     comm = Replicas(processes)
     turns = divide_classes(Task.of(settings, rows)) if processes == 1 else []
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
@@ -225,7 +224,9 @@ def _measure(task: Task, sample: MemoryPlan) -> Speed:
                 certify(engine)
             else:
                 engine.set_pace(1, {})
-                engine.run_pass(1)
+                for visit in engine.visits(engine.begin_pass(1)):
+                    for learner in engine.learners:
+                        visit.steps.update(visit.solve(Group([learner])))
     nnz, seconds = sum(part.nnz for part in sample.parts), engine.seconds
     if task.method == "newton":
         return Speed(nnz, seconds.certify, None)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from sbm.compiled import cache, child
@@ -69,6 +70,24 @@ def precompile(
         "kernels": len(kernels),
         "seconds": time.perf_counter() - begin,
     }
+
+
+def write_library(level: str, folder: Path, losses: Iterable[str] = ()) -> None:
+    """Write the library of a wheel: kernels of some or all losses, for rows of any dtype.
+
+    Parameters
+    ----------
+    level : str
+        Level of processor, which `PROCESSOR` must name in the environment.
+    folder : Path
+    losses : iterable of str, optional
+        Default: all.
+    """
+    chosen = list(losses) or list(LOSSES)
+    kernels = [each for dtype in ("float32", "float64") for each in _kernels(chosen, dtype)]
+    library = child.make_library(list(dict.fromkeys(kernels)), usable_threads(None))
+    name = f"{level}{cache.SUFFIX}"
+    (folder / name).write_bytes(cache.pack(name, library))
 
 
 def _kernels(losses: Iterable[str], dtype: str) -> list[Specialization]:

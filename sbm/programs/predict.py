@@ -24,7 +24,7 @@ from sbm.engine.kernels import (
 )
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.errors import DataError, SettingsError, StoreError, require_number, require_path
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
@@ -121,8 +121,8 @@ def predict(
     StoreError
         The model or store cannot be read, or an output cannot be written.
     """
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads is {threads}; it must be at least 1")
+    if threads is not None:
+        require_number("threads", threads, 1)
     require_path(
         data, "the input", "a file or a store is expected; for arrays use Model.predict(X)"
     )
@@ -326,8 +326,7 @@ def _check_kinds(
 
 def _check_top(model: Model, top: int, decision: bool, probability: bool) -> None:
     """Reject a number of labels per line that does not fit the model or the other options."""
-    if top < 1:
-        raise SettingsError(f"top is {top}; it must be at least 1")
+    require_number("top", top, 1)
     if top > 1 and not model.labels:
         raise SettingsError(f"top is {top}, but a regression model predicts no labels; omit --top")
     if top > 1 and decision:

@@ -26,7 +26,7 @@ from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.machine import peak_bytes, return_freed_memory
 from sbm.engine.problems import label_warning, make_model
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError
+from sbm.errors import MemoryPlanError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.methods import method_named
 from sbm.programs.frequencies import frequencies_of
@@ -174,11 +174,9 @@ def train_ranks(
     begin = clock()
     return_freed_memory()
     options = options or TrainOptions()
-    if model is not None and not isinstance(model, str | Path | Settings | Mapping):
-        raise SettingsError(
-            f"the name of the model is a {type(model).__name__}; give rows and labels as a pair: "
-            "sbm.train((X, y), NAME)"
-        )
+    if model is not None and not isinstance(model, Settings | Mapping):
+        advice = "give rows and labels as a pair: sbm.train((X, y), NAME)"
+        require_path(model, "the name of the model", advice)
     settings = share_cores(Settings.of(settings), comm)
     with remote_terms(settings.remote_timeout, options.progress.stage, options.is_stopped):
         check_settings(settings, comm.size)

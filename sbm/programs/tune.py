@@ -119,7 +119,7 @@ def tune(
     if picture is not None:
         check_picture(picture, "--png")
     check_settings(settings)
-    if settings.solver == "newton" and LOSSES[settings.loss].joint:
+    if settings.method == "newton" and LOSSES[settings.loss].joint:
         raise SettingsError(
             f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
         )

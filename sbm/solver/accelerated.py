@@ -23,7 +23,7 @@ from sbm.alphas import Alphas, Dense, Lists, cut, no_alphas
 from sbm.rows import Rows
 from sbm.solver.gap import Certificate
 from sbm.solver.newton import FullBatch, Given
-from sbm.solver.problem import Rounds, mean_square, room_for_order
+from sbm.solver.problem import AnyProblem, Rounds, mean_square, room_for_order
 from sbm.solver.step import INNER_TOL, chunk_of
 from sbm.solver.sums import slices_of
 from sbm.solver.variables import ListPool
@@ -45,28 +45,26 @@ class _Visits:
     """Rounds over rows that are visited together."""
 
     def __init__(self, rows: Rows, alpha: Alphas, random: npt.NDArray[np.uint64], K: int) -> None:
-        n, chunk = len(rows), chunk_of(rows.lengths)
-        self.rows, self.variables = rows, _variables(alpha, K)
+        self.n, self.rows, self.alpha = len(rows), rows, _changeable(alpha, K)
+        n, chunk = self.n, chunk_of(rows.lengths)
         self.home, self.score = np.zeros(n, np.int32), np.empty(n, np.float32)
         self.rest = np.zeros(n, np.uint8)
         order = np.empty(room_for_order(n, chunk), np.int32)
         self.how = Rounds(0, 1, chunk, INNER_TOL, random, np.empty(n, np.int32), order)
 
-    def run(self, problem: Any, W: Floats, rounds: int) -> None:
+    def run(self, problem: AnyProblem, W: Floats, rounds: int) -> None:
         """Do some rounds."""
-        how = replace(self.how, rounds=rounds)
-        problem.visit(self.rows, self.variables, W, self.home, self.score, self.rest, how)
+        problem.solve(self, W, replace(self.how, rounds=rounds))
 
-    def alpha(self) -> Alphas:
+    def alphas(self) -> Alphas:
         """Return the variables."""
-        found = self.variables
-        return found.copy(len(self.rows)) if isinstance(found, ListPool) else Dense(found)
+        return self.alpha.copy(self.n) if isinstance(self.alpha, ListPool) else self.alpha
 
 
-def _variables(alpha: Alphas, n_outputs: int) -> Floats | ListPool:
-    """Return variables as `visit` changes them."""
+def _changeable(alpha: Alphas, n_outputs: int) -> Dense | ListPool:
+    """Return variables that `solve` can change."""
     if isinstance(alpha, Dense):
-        return alpha.values
+        return alpha
     pool = ListPool(len(alpha), 0, n_outputs, 1, n_outputs)
     pool.fill(alpha)
     pool.held[0] = len(alpha.values)
@@ -128,11 +126,11 @@ class Accelerated(FullBatch):
             self._extrapolate()
             if self._descend(visits, problem):
                 break
-        self._alpha = visits.alpha()
+        self._alpha = visits.alphas()
         self.rounds *= _GROWTH
         return True
 
-    def _descend(self, visits: _Visits, problem: Any) -> bool:
+    def _descend(self, visits: _Visits, problem: AnyProblem) -> bool:
         """Do the rounds of a step; return whether the time is up."""
         visits.rest[:] = 0
         # Rounds that follow each other without a pause leave out rows that are at rest.

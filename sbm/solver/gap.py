@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm
 from sbm.errors import DataError
+from sbm.fields import Table, is_count, is_number
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
@@ -229,6 +230,13 @@ class Certifier:
             n_free=int(counts[1]) if loss.bounded else None,
             most=min(primal + sums[6], _MOST) if self._problem.admits_zeros else _MOST,
         )
+
+
+# Of the report, and of the record of a run.
+CERTIFICATE_FIELDS: Table = {
+    "primal": is_number, "dual": is_number, "gap": is_number, "relative_gap": is_number,
+    "drift": is_number, "n_support?": is_count, "n_free?": is_count,
+}  # fmt: skip
 
 
 @dataclass

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ __all__ = [
     "Problem",
     "Rounds",
     "Spread",
+    "VisitedRows",
     "decide",
     "mean_square",
     "room_for_order",
@@ -59,6 +60,38 @@ TOO_LARGE = (
 
 Weights: TypeAlias = npt.NDArray[np.float64]
 Spread: TypeAlias = Callable[..., Iterable[Any]]
+
+
+class VisitedRows(Protocol):
+    """Rows that `solve` visits, as those of a `WorkingSet`.
+
+    Attributes
+    ----------
+    n : int
+        Number of rows; the arrays may be longer.
+    rows : Rows
+    alpha : Dense, DenseSet or ListPool
+        Variables; `Dense` and `DenseSet` for one variable per row.
+    home : ndarray, shape (n,), int32
+        The block of each row.
+    score : ndarray, shape (n,), float32
+        Receives the scores of a cache.
+    rest : ndarray, shape (n,), uint8
+        Turns that each row is left alone; see `sbm.solver.kernels.common`.
+    """
+
+    n: int
+    home: npt.NDArray[np.int32]
+    score: npt.NDArray[np.float32]
+    rest: npt.NDArray[np.uint8]
+
+    @property
+    def rows(self) -> Rows:
+        """The rows."""
+
+    @property
+    def alpha(self) -> Dense | DenseSet | ListPool:
+        """The variables."""
 
 
 @dataclass(frozen=True)
@@ -288,9 +321,9 @@ class Problem(_Separable):
         )  # fmt: skip
 
     def solve(
-        self, work: WorkingSet, W: Weights, how: Rounds, rise: float = 0.0
+        self, work: VisitedRows, W: Weights, how: Rounds, rise: float = 0.0
     ) -> npt.NDArray[np.float64]:
-        """Visit a working set in rounds; change its variables and scores, and W.
+        """Visit rows in rounds; change their variables and scores, and W.
 
         The rise of Σ d_i is added to `rise`.
 
@@ -305,30 +338,12 @@ class Problem(_Separable):
         DataError
             If a number overflows.
         """
-        assert isinstance(work.alpha, DenseSet)
+        assert isinstance(work.alpha, DenseSet | Dense)
         n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
-        alpha = work.alpha.values[:n]
-        return self.visit(
-            work.rows, alpha, W, work.home[:n], work.score[:n], work.rest[:n], how, stats
-        )
-
-    def visit(
-        self,
-        rows: Rows,
-        alpha: npt.NDArray[np.float64],
-        W: Weights,
-        home: npt.NDArray[np.int32],
-        score: npt.NDArray[np.float32],
-        rest: npt.NDArray[np.uint8],
-        how: Rounds,
-        stats: npt.NDArray[np.float64] | None = None,
-    ) -> npt.NDArray[np.float64]:
-        """Do what `solve` does with rows that are in no working set."""
-        stats = np.zeros(5) if stats is None else stats
         self._kernels.solve(
-            *self.arguments(rows, alpha, W), home, score, rest, *how.damped, how.turn, how.rounds,
-            how.chunk, how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake,
-            how.order, stats,
+            *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
+            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
+            how.dual_sum, how.block, how.state, how.awake, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -482,7 +497,7 @@ class OneClass(Problem):
         self._level[0] = np.quantile(decide(rows, W, 0.0), self.nu)
 
     def solve(
-        self, work: WorkingSet, W: Weights, how: Rounds, rise: float = 0.0
+        self, work: VisitedRows, W: Weights, how: Rounds, rise: float = 0.0
     ) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds, then move ρ; see `Problem.solve`."""
         rows = work.rows
@@ -615,7 +630,7 @@ class MultiProblem(_Separable):
         """Length of scratch with an entry per class: above their number, a multiple of 16."""
         return (self.n_outputs // 16 + 1) * 16
 
-    def solve(self, work: WorkingSet, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
+    def solve(self, work: VisitedRows, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds; see `Problem.solve`.
 
         Returns
@@ -624,28 +639,12 @@ class MultiProblem(_Separable):
             As for `Problem.solve`, then the number of visits cut short because lists were full.
         """
         assert isinstance(work.alpha, ListPool)
-        n = work.n
-        return self.visit(
-            work.rows, work.alpha, W, work.home[:n], work.score[:n], work.rest[:n], how
-        )
-
-    def visit(
-        self,
-        rows: Rows,
-        pool: ListPool,
-        W: Weights,
-        home: npt.NDArray[np.int32],
-        score: npt.NDArray[np.float32],
-        rest: npt.NDArray[np.uint8],
-        how: Rounds,
-    ) -> npt.NDArray[np.float64]:
-        """Do what `solve` does with rows that are in no working set."""
-        n, stats = len(rows), np.zeros(6)
+        n, rows, pool, stats = work.n, work.rows, work.alpha, np.zeros(6)
         self._kernels.solve(
-            rows.starts, rows.lengths, rows.y, rows.weights, home, rows.indices,
+            rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
-            score, W, *self._numbers, self.bias, self.loss.squared, rest,
+            work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
             *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
             how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
             np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),

@@ -406,6 +406,8 @@ class BlockStore:
     ----------
     memory : RowsInMemory, optional
         Rows of a text: the folder then has only the block files that did not fit in memory.
+    scaling : {"none", "maxabs", "std"}
+        How `scales` are found.
 
     Attributes
     ----------
@@ -418,10 +420,9 @@ class BlockStore:
         The shard in this folder; None for a whole store.
     read_seconds : float
         Total time spent reading chunks, without decoding.
-    scaling : {"none", "maxabs", "std"}
-        How `scales` are found, or will be.
+    scaling : str
     scales : ndarray, shape (n_features,), float64, or None
-        What `read` divides the values of each feature by; None for 1.
+        What `read` divides the values of each feature by; None for 1, and until they are found.
 
     Raises
     ------
@@ -429,14 +430,16 @@ class BlockStore:
         If the folder is not a store, or is damaged.
     """
 
-    def __init__(self, folder: str | Path, memory: RowsInMemory | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, memory: RowsInMemory | None = None, scaling: str = "none"
+    ) -> None:
         self.folder = Path(folder)
         self.memory = memory
         self.manifest = read_manifest(self.folder) if memory is None else memory.manifest
         self.chunks = self._read_index() if memory is None else memory.chunks()
         self.shard = read_shard(self.folder) if memory is None else None
         self.read_seconds = 0.0
-        self.scaling = "none"
+        self.scaling = scaling
         self.scales: npt.NDArray[np.float64] | None = None
         self._buffers = Buffers(_BUFFER)
 

@@ -1,7 +1,6 @@
 """The manifest of a store: reading, checking and writing it.
 
-Its fields are declared in `records.py`; what they must have in common is checked here. Unknown
-fields are kept when a manifest is rewritten.
+Unknown fields are kept when a manifest is rewritten.
 """
 
 from __future__ import annotations
@@ -11,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import StoreError
-from sbm.store.files import write_atomically
-from sbm.store.records import (
-    MANIFEST_FIELDS,
-    checksum,
-    encode_record,
+from sbm.fields import (
+    Table,
     find_invalid,
-    read_record,
+    is_count,
+    is_crc,
+    is_distinct_numbers,
+    is_moment,
+    is_text,
+    is_weight,
 )
+from sbm.store.files import write_atomically
+from sbm.store.records import checksum, encode_record, read_record
 from sbm.units import as_typed, count
 
 FORMAT = "sbm-store"
@@ -30,6 +33,32 @@ NONZERO_BYTES = {"ones": 4, "float32": 8, "float64": 12}
 # memory: a chunk of 65,536 rows takes 64 bytes, and 4 bytes of zstd stand for 128 kB.
 MOST_ROWS_A_BYTE = 1 << 10
 MOST_NNZ_A_BYTE = 1 << 15
+
+
+_BLOCK_FILE = is_text(r"block-[0-9]{6,9}\.sbb")
+_SHA256 = is_text(r"[0-9a-f]{64}|")
+
+_BLOCK: Table = {
+    "file": _BLOCK_FILE, "rows": is_count, "nnz": is_count, "bytes": is_count, "crc32": is_crc,
+}  # fmt: skip
+_SOURCE: Table = {
+    "name": str, "bytes": is_count, "sha256": _SHA256, "rows": is_count, "skipped": is_count,
+    "format?": str, "files?": is_count,
+}  # fmt: skip
+_GENERATION: Table = {
+    "features": is_text(r"features-[0-9]{4,9}\.sba"), "index": is_text(r"index-[0-9]{4,9}\.sba"),
+    "features_crc32": is_crc, "blocks": [_BLOCK_FILE], "rows": is_count, "sources": [_SOURCE],
+    "options": {"seed": is_count, "shuffle": bool, "names?": (None, dict)},
+    "deal?": {"first": is_count, "blocks": is_count, "batches": [is_count]}, "added": is_moment,
+    "names_bytes?": is_count, "weights?": {"total": is_weight, "crc32": is_crc},
+    "left_out?": {"*": is_count}, "expired?": {"at": str, "blocks": [_BLOCK]},
+}  # fmt: skip
+_FIELDS: Table = {
+    "rows": is_count, "nnz": is_count, "features": is_count,
+    "value_type": is_text("ones|float32|float64"), "dtype": is_text("float32|float64"),
+    "labels": (None, {"values": is_distinct_numbers, "counts": [is_count], "names?": [str]}),
+    "class_values": (None, is_distinct_numbers), "blocks": [_BLOCK], "generations": [_GENERATION],
+}  # fmt: skip
 
 
 def block_name(block: int) -> str:
@@ -73,7 +102,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has store version {str(version)[:20]}, but this sbm reads version "
             f"{VERSION}; use the version of sbm that wrote it, or a newer one"
         )
-    reason = find_invalid(manifest, MANIFEST_FIELDS) or _find_contradiction(manifest)
+    reason = find_invalid(manifest, _FIELDS) or _find_contradiction(manifest)
     if reason:
         raise StoreError(f"{path} is invalid ({reason}); split the data again")
     return manifest

@@ -33,6 +33,8 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.compiled.calls import load
 from sbm.errors import StoreError
+from sbm.fields import Table, fields_of_run, find_invalid, is_count, is_crc, is_text
+from sbm.settings import SETTINGS_FIELDS
 from sbm.store import container
 from sbm.store.files import (
     beside,
@@ -46,13 +48,20 @@ from sbm.store.files import (
     write_atomically,
     writing,
 )
-from sbm.store.records import RUN_FIELDS, encode_record, find_invalid, read_record
+from sbm.store.records import encode_record, read_record
 
 VERSION = 1
 RECORD = "run.json"
 LOG = "log.jsonl"
 
 kernels = load("sbm.store.kernels.alphas")
+# Of each checkpoint; programs add their own, see `fields_of_run`.
+_FIELDS: dict[str, Table] = {
+    "state": is_text(r"state-\d{6,}\.sba"), "alphas": {"*": is_text(r"alpha-\d{5,}\.\d{6,}\.sba")},
+    "crc32": {"*": is_crc}, "log_bytes": is_count, "settings?": SETTINGS_FIELDS,
+    "commit?": is_count,
+}  # fmt: skip
+
 FREE = 255  # as in kernels/alphas.py: code of a variable that is not at a resting value
 
 
@@ -577,7 +586,7 @@ def runs_here(folder: Path) -> dict[int, list[Path]]:
 
 def _find_invalid(record: dict[str, Any]) -> str:
     """Return what is invalid in a record or the one before it, if kept; empty if nothing is."""
-    reason = find_invalid(record, RUN_FIELDS.get(str(record.get("kind")), RUN_FIELDS[""]))
+    reason = find_invalid(record, {**_FIELDS, **fields_of_run(record.get("kind"))})
     if not reason and not record["crc32"].keys() >= {record["state"], *record["alphas"].values()}:
         reason = "a checksum is missing"
     if not reason and not all(re.fullmatch(r"[0-9]{1,9}", block) for block in record["alphas"]):

@@ -8,9 +8,10 @@ damaged store. Copying all block files into one folder restores the whole store.
 from pathlib import Path
 
 from sbm.errors import StoreError
+from sbm.fields import find_invalid, is_count
 from sbm.plain import dataclass
 from sbm.store.files import write_atomically
-from sbm.store.records import SHARD_FIELDS, encode_record, find_invalid, read_record
+from sbm.store.records import encode_record, read_record
 
 SHARD = "shard.json"
 
@@ -50,7 +51,7 @@ def read_shard(folder: Path) -> Shard | None:
     path = folder / SHARD
     try:
         record = read_record(path, "shard")
-        reason = find_invalid(record, SHARD_FIELDS)
+        reason = find_invalid(record, {"shard": is_count, "of": is_count})
     except FileNotFoundError:
         return None
     except ValueError as error:

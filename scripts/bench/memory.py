@@ -106,7 +106,8 @@ def _row(
 
 def _rows_for(mem: str, quick: bool) -> int:
     """Rows of the store for a bound."""
-    from sbm.engine.memory import INTERPRETER, OVERHEAD
+    from sbm.engine.machine import INTERPRETER
+    from sbm.engine.memory import OVERHEAD
     from sbm.units import parse_size
 
     bound = parse_size(mem)

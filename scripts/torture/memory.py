@@ -448,12 +448,13 @@ class _Run:
             store = shelf.private(store, case.number)
             if not data.nights:
                 sbm.split(night, store, append=True, blocks=1)
+        form = "json" if data.apart > 1 else "liblinear"  # whose ids end at 2^31
         lines: dict[str, tuple[list[Any], int]] = {
             "check": (["check", store], 48 * features),
             "info store": (["info", store], 0),
             "info run": (["info", f"{trained}.run"], 0),
             "expire": (["expire", store, "--source", night.name], 48 * features),
-            "export": (["export", trained, "-o", self.out], model),
+            "export": (["export", trained, "-o", self.out, "--format", form], model),
             "predict": (["predict", trained, text, "-o", self.out], model + PIECES),
         }
         line, size = lines.get(case.command) or lines["predict"]

@@ -19,12 +19,11 @@ import numpy.typing as npt
 from sbm.engine.kernels import kernels_of, prepare, types_of
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
 from sbm.models.model import Model
 from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import Needs
 from sbm.programs.streaming.learner import Seen, Workspace, learner_shape, problems_of
-from sbm.programs.streaming.options import FREE, StreamOptions, check_settings
+from sbm.programs.streaming.options import FREE, StreamOptions, check_settings, merge
 from sbm.programs.streaming.plan import FIRST_BLOCK, plan_stream
 from sbm.rows import Rows
 from sbm.settings import Settings
@@ -101,12 +100,8 @@ class Incremental:
         Raises `SettingsError` if a setting has changed.
         """
         before, now = self.settings.to_dict(), check_settings(settings, _OPTIONS).to_dict()
-        for name in before.keys() - {"seed", *FREE}:
-            if now[name] != before[name]:
-                raise SettingsError(
-                    f"{name} is {now[name]}, but partial_fit started with {before[name]}; set it "
-                    "back, or clone the estimator and fit all batches again"
-                )
+        advice = "set it back, or clone the estimator and fit all batches again"
+        merge(before, now, before.keys() - {"seed", *FREE}, "partial_fit started", advice)
 
     def learn(self, batch: Rows) -> Model:
         """Learn a batch; return the model of all rows so far.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, field, fields, replace
 from pathlib import Path
@@ -233,17 +233,20 @@ KEPT = ("classes", "dtype", "format", "hash_bits")
 _USUAL = ("checkpoint_every", "on_error")
 
 
-def merge(before: Mapping[str, Any], now: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
+def merge(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    kept: Iterable[str],
+    began: str = "the stream was started",
+    advice: str = "leave it out, or start over without --resume",
+) -> dict[str, Any]:
     """Return the previous values, updated by the current ones.
 
     Raises `SettingsError` if a value in `kept` has changed.
     """
     for name in kept:
         if name in now and now[name] != before[name]:
-            raise SettingsError(
-                f"{name} is {now[name]}, but the stream was started with {before[name]}; "
-                "leave it out, or start over without --resume"
-            )
+            raise SettingsError(f"{name} is {now[name]}, but {began} with {before[name]}; {advice}")
     return {**before, **now}
 
 

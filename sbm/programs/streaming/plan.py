@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sbm.dataset.options import PIECE_BYTES
-from sbm.engine.memory import INTERPRETER, OVERHEAD, Budget, RowSizes, Shape
+from sbm.engine.machine import interpreter_bytes
+from sbm.engine.memory import OVERHEAD, Budget, RowSizes, Shape
 from sbm.inputs.idtable import DIRECT_LIMIT
 from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import Needs
@@ -58,7 +59,7 @@ def parsers_of(mem: int, threads: int) -> int:
 
 def _pieces(mem: int) -> int:
     """Return the number of pieces of text that are planned for."""
-    return min(10, 3 + max(0, mem - INTERPRETER) // 200_000_000)
+    return min(10, 3 + max(0, mem - interpreter_bytes()) // 200_000_000)
 
 
 def _text_bytes(mem: int) -> int:
@@ -78,7 +79,12 @@ def require_windows(mem: int, what: str, reserved: int) -> None:
 def _fixed_parts(mem: int, what: str, reserved: int) -> Budget:
     """Return the memory that does not depend on the rows; see `plan_stream`."""
     windows = {"to decompress": reserved} if reserved else {}
-    items = {"interpreter": INTERPRETER, "text": _text_bytes(mem), "overhead": OVERHEAD, **windows}
+    items = {
+        "interpreter": interpreter_bytes(),
+        "text": _text_bytes(mem),
+        "overhead": OVERHEAD,
+        **windows,
+    }
     return Budget(mem, f"for {what}", items)
 
 

@@ -19,15 +19,22 @@ from sbm.dataset.coding import Labels
 from sbm.dataset.newlabels import NewLabels
 from sbm.engine.kernels import READ_TEXT, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.learners import JUDGED, Seconds
-from sbm.engine.machine import peak_bytes, resident_bytes, smaller, system_limit, usable_threads
-from sbm.engine.memory import INTERPRETER
+from sbm.engine.machine import (
+    interpreter_bytes,
+    peak_bytes,
+    resident_bytes,
+    smaller,
+    system_limit,
+    usable_threads,
+)
 from sbm.engine.prefetch import loading_thread
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
+from sbm.fields import Table, fields_of, is_count, is_distinct_numbers, is_number, is_number_or_inf
 from sbm.inputs.formats import LIBSVM, reader_memory
 from sbm.inputs.idtable import IdTable
-from sbm.inputs.live import Patience
+from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
@@ -57,13 +64,26 @@ from sbm.programs.streaming.plan import (
     plan_stream,
     require_windows,
 )
-from sbm.programs.streaming.progressive import Progressive, row_losses
+from sbm.programs.streaming.progressive import Progressive, Sums, row_losses
 from sbm.rows import Arena, Rows
+from sbm.settings import SETTINGS_FIELDS
 from sbm.solver.onepass import FEW_ROWS
 from sbm.solver.problem import AnyProblem, decide
 from sbm.solver.step import Totals
 from sbm.store.run import sources_at
 from sbm.units import format_number, format_size
+
+_SOURCE = {"name": str, "path": str, **fields_of(SourceProgress, tail=str)}
+# Of the record of a run, besides those of each checkpoint; see `Stream.commit`.
+RUN_FIELDS: Table = {
+    "settings": SETTINGS_FIELDS, "inputs": [str],
+    "options": {"classes?": (None, [is_number]), "*": lambda value: True},
+    "learner": {"rows": is_count, "outputs": [is_count], "listed": bool, "positive": (None, int)},
+    "needs": fields_of(Needs), "seen": fields_of(Needs), "sources": [_SOURCE],
+    "progressive": {"all": fields_of(Sums), "last": fields_of(Sums), "mark": is_count},
+    "pending": is_count, "left": is_count, "labels": is_distinct_numbers, "labels_of?": str,
+    "totals": fields_of(Totals, gap=is_number_or_inf), "blocks": is_count,
+}  # fmt: skip
 
 _FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
@@ -115,7 +135,7 @@ class Stream:
         if self._reserved:  # the first rows, on which the plan is based, already take it
             require_windows(mem, path.name, self._reserved)
         # If memory use exceeds this, the plan was too large. It includes the caller's memory.
-        self._most: float = mem + max(0, resident_bytes() - INTERPRETER)
+        self._most: float = mem + max(0, resident_bytes() - interpreter_bytes())
         self._totals = Totals(**record.get("totals", {}))
         self._n_blocks, self._polish_visits = int(record.get("blocks", 0)), 0
         self.progressive = Progressive(self._tell, record.get("progressive"))
@@ -155,7 +175,7 @@ class Stream:
         task = self._task
         labels = Labels(list(known), [0] * len(known)) if task == "classification" else None
         parsers = parsers_of(self._mem, max(1, threads - 1))
-        longest = max(PIECE, (self._mem - INTERPRETER) // 12)
+        longest = max(PIECE, (self._mem - interpreter_bytes()) // 12)
         text = TextOptions(
             options.dtype,
             options.on_error == "skip",

@@ -17,12 +17,13 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
 from sbm.plain import dataclass
 from sbm.programs.training.state import may_resume, refuse_other_settings
+from sbm.programs.training.task import Task, is_smooth
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
 from sbm.settings import Settings, number_of
 from sbm.store.blocks import BlockStore, names_of
 from sbm.store.run import run_folder
 
-__all__ = ["FirstLook", "check_settings", "refuse_pipes"]
+__all__ = ["FirstLook", "check_settings", "refuse_pipes", "refuse_ranks"]
 
 _TEST = r"(?i)(^|[._-])(t|test)([._-]|$)"  # in the name of a test set
 
@@ -56,6 +57,19 @@ def _require_weights(name: str | Path | None) -> None:
     if name not in (None, "-") and not Path(name).is_file():
         what = "is not a file" if Path(name).exists() else "does not exist"
         raise DataError(f"{name} {what}; expected a text file with one weight per line")
+
+
+def refuse_ranks(task: Task, processes: int) -> None:
+    """Check that a method that keeps rows near a kink in memory has a single process.
+
+    Raises `SettingsError` if there are several.
+    """
+    loss = task.loss
+    if processes > 1 and not is_smooth(loss):
+        many = "" if loss.joint else " and so many features"
+        raise SettingsError(
+            f"solver newton with loss {loss.name}{many} needs a single process; use solver dual"
+        )
 
 
 def refuse_pipes(**inputs: Any) -> None:

@@ -28,7 +28,6 @@ from sbm.engine.engine import y_dtype
 from sbm.engine.learners import HeldOut, Judge
 from sbm.engine.problems import is_mirrored
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.training import Training
 from sbm.programs.training.warmstart import (
@@ -37,6 +36,7 @@ from sbm.programs.training.warmstart import (
     last_run,
     lost_classes,
     refuse_other_classes,
+    refuse_other_problem,
 )
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, relative
@@ -414,13 +414,7 @@ class Columns:
             stage(note)
             return
         record = Run.read(folders[0])
-        was = record.get("settings", {})
-        for name in ("penalty", "loss", "task", "bias", "intercept"):
-            if was.get(name) != getattr(settings, name):
-                raise SettingsError(
-                    f"{folders[0]} was trained with {name} {was.get(name)}, but {name} is now "
-                    f"{getattr(settings, name)}; leave out --warm-start"
-                )
+        refuse_other_problem(folders[0], record.get("settings", {}), settings, is_sparse=True)
         shape = record["shape"]
         earlier_blocks(folders[0], shape["blocks"], shape["files"], job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()

@@ -206,16 +206,20 @@ class Dual(RowMethod):
 
     def run_pass(self) -> Totals:
         """Run an outer iteration of Algorithm 1; one that was interrupted keeps its pace."""
-        training, state = self.training, self.training.state
-        if self.engine.now is None:
+        training, state, engine = self.training, self.training.state, self.engine
+        if engine.now is None:
             training.begin_pass(self.rounds())
             self._set_pace()
-        totals, free = self.engine.run_pass(state.passes, only=state.only)
+        now = engine.now or engine.begin_pass(state.passes, state.only)
+        groups = [Group([learner]) for learner in engine.active]
+        for visit in engine.visits(now):
+            for steps in engine.for_each(groups, visit.solve):
+                visit.steps.update(steps)
         if state.only is None:  # a partial pass does not count the free rows of other blocks
-            state.free_rows = sum(free[learner.number] for learner in self.learners)
+            state.free_rows = sum(now.free[learner.number] for learner in self.learners)
         state.ended = done = Totals()
         for learner in self.learners:
-            done.add(totals[learner.number])
+            done.add(now.totals[learner.number])
         training.commit_if_due()
         return done
 
@@ -313,6 +317,9 @@ class Dual(RowMethod):
 
     def run_second_pass(self) -> bool:
         """Run a pass of the learners of `--calibrate`; return whether their gap is small enough."""
-        group, state = Group(self.spare_learners), self.training.state
-        totals, _ = self.engine.run_pass(state.passes + state.calibrating)
-        return state.watch.is_due(*group.estimate(totals))
+        group, state, engine = Group(self.spare_learners), self.training.state, self.engine
+        now = engine.now or engine.begin_pass(state.passes + state.calibrating)
+        for visit in engine.visits(now):
+            for steps in engine.for_each([Group([one]) for one in engine.active], visit.solve):
+                visit.steps.update(steps)
+        return state.watch.is_due(*group.estimate(now.totals))

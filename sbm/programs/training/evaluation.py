@@ -13,11 +13,18 @@ from sbm.engine.problems import by_label, label_places, model_codes, model_label
 from sbm.errors import SettingsError
 from sbm.models.metrics import BinaryMetrics, RegressionMetrics
 from sbm.plain import dataclass
-from sbm.settings import nearest
+from sbm.settings import Settings, nearest
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore
 
-__all__ = ["METRICS", "Evaluation", "Metric", "choose_metric"]
+__all__ = [
+    "METRICS",
+    "Evaluation",
+    "Metric",
+    "check_metric",
+    "choose_metric",
+    "require_two_classes",
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,28 @@ def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: Block
         known = " or ".join(m.name for m in fits)
         raise SettingsError(f"metric {name} does not apply to these labels; use {known}")
     return METRICS[name]
+
+
+def check_metric(settings: Settings) -> None:
+    """Check that the metric is for the task, before the labels are known.
+
+    Raises `SettingsError` if it is not.
+    """
+    is_regression = settings.problem == "regression"
+    fits = [m.name for m in METRICS.values() if is_regression == (m.task == "regression")]
+    if settings.metric is not None and settings.metric not in fits:
+        what = "regression" if is_regression else "classification"
+        raise SettingsError(
+            f"metric {settings.metric} does not apply to {what}; use one of {', '.join(fits)}"
+        )
+
+
+def require_two_classes(name: str, labels: Sequence[float]) -> None:
+    """Check that there are two classes. Raises `SettingsError` if there are not."""
+    if len(labels) != 2:
+        raise SettingsError(
+            f"{name} needs two classes, but the rows have {len(labels)}; leave it out"
+        )
 
 
 class _ClassCounts:

@@ -16,11 +16,12 @@ from sbm.compiled.clock import compile_seconds
 from sbm.dataset.options import ReadOptions
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import JUDGE, STORE, kernels_of, prepare, types_of, types_of_dtype
-from sbm.engine.machine import resident_bytes, smaller
-from sbm.engine.memory import INTERPRETER, MemoryPlan
+from sbm.engine.machine import interpreter_bytes, resident_bytes, smaller
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
-from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.errors import MemoryPlanError, StoreError
 from sbm.plain import dataclass
+from sbm.programs.training.checks import refuse_ranks
 from sbm.programs.training.needs import (
     check_memory_of_products,
     fits,
@@ -50,7 +51,7 @@ from sbm.programs.training.state import (
     refuse_unfinished,
     run_to_resume,
 )
-from sbm.programs.training.task import Task, is_smooth
+from sbm.programs.training.task import Task
 from sbm.programs.training.warmstart import (
     PreviousRun,
     find_run,
@@ -196,18 +197,18 @@ class Job:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store.scaling = self.asked.scale
         self.feature_scales: FeatureScales | None = None
         self.carried: Carried | None = None
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
+        self._solver = ""  # as asked, or the one that is used instead of ``auto``
         self.folder = folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
         self._switch: tuple[Any, bool] | None = None  # the last answer of `can_switch`
         self.compile_seconds = 0.0
-        rows, ours = self.store.memory, INTERPRETER
+        rows, ours = self.store.memory, interpreter_bytes()
         self._table_bytes = self.reserved = 0 if rows is None else rows.table_bytes
         ours += 0 if rows is None else rows.decoded.nbytes() + rows.reader_bytes
         self._spare_memory = max(0, resident_bytes() - ours)  # used by the caller
@@ -217,7 +218,8 @@ class Job:
     def prepare(self) -> None:
         """Resolve the task, read the row weights, plan the memory and check all options."""
         self.reserved = self._table_bytes
-        self.task = self._resolve("newton" if self.carried is not None else self.asked.solver)
+        self._solver = "newton" if self.carried is not None else self.asked.solver
+        self.task = self._resolve(self._solver)
         plan_of(self.task)  # fail before anything is read
         if self.asked.validate is not None and self.validation is None:
             from sbm.programs.training.validation import Validation
@@ -225,23 +227,19 @@ class Job:
             self.validation = Validation(
                 self.asked, self.store, self.task.share.problems, self.options.progress
             )
-            self.task = self._resolve(self.task.settings.solver)
+            self.task = self._resolve(self._solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent, self.options.progress)
         self.itself = self.identity()
-        if self._has_switched() or self._starts_with_newton():
-            self.task = self._resolve("newton")
+        if not any_of(self.comm, not self._has_switched())[0] or self._starts_with_newton():
+            self._solver = "newton"
+            self.task = self._resolve(self._solver)
         refuse_others(self.comm, self.store, self.itself)
         self._plan()
         if not is_wide(self.task):
             self.reserved += near_bytes(self.task, self.plan)
             return
-        loss = self.task.loss
-        if self.comm.size > 1 and not is_smooth(loss):
-            many = "" if loss.joint else " and so many features"
-            raise SettingsError(
-                f"solver newton with loss {loss.name}{many} needs a single process; use solver dual"
-            )
+        refuse_ranks(self.task, self.comm.size)
         check_memory_of_products(self.plan, self.plan.missing(self.own, self.reserved))
 
     def identity(self) -> dict[str, Any]:
@@ -257,11 +255,8 @@ class Job:
         return replace(task, judge_bytes=self.validation.n_bytes, advice="no --validate")
 
     def _has_switched(self) -> bool:
-        """Return whether the run to start from was switched to Newton's method, in all ranks."""
-        return not any_of(self.comm, not self._has_switched_here())[0]
-
-    def _has_switched_here(self) -> bool:
-        if self.asked.solver != "auto" or self.options.resume is False:
+        """Return whether the run to start from was switched to Newton's method, in this rank."""
+        if self._solver != "auto" or self.options.resume is False:
             return False
         folders, warm_start = [self.folder], self.asked.warm_start
         if not is_of(self.folder, self.itself):
@@ -280,7 +275,7 @@ class Job:
 
     def can_switch(self) -> bool:
         """Return whether Newton's method is supported and fits into memory."""
-        if self.asked.solver != "auto" or self.task.method == "newton":
+        if self._solver != "auto" or self.task.method == "newton":
             return False
         case = (self.bound, self.reserved, self.validation)
         # Planning can cost as much as a pass. Ranks have to plan at the same time.
@@ -299,7 +294,7 @@ class Job:
         """Resolve the task again if classes are balanced by row weights."""
         counts = self.task.class_counts(self.weights)
         if counts is not None:
-            self.task = self._resolve(self.task.settings.solver, counts)
+            self.task = self._resolve(self._solver, counts)
 
     def _plan_within(self, mem: int) -> MemoryPlan:
         return plan_of(self.task, mem, reserved=self.reserved)
@@ -363,7 +358,7 @@ class Job:
             raise MemoryPlanError(
                 "memory ran out before training was planned; close other programs or raise the "
                 "memory limit",
-                INTERPRETER,
+                interpreter_bytes(),
             )
         gc.collect()
         before = self.plan.total

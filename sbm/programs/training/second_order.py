@@ -15,7 +15,7 @@ from sbm.compiled.clock import clock
 from sbm.engine.certificate import visit_all
 from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Group, Learner, LoadedBlock
+from sbm.engine.learners import Group, Learner, Visit
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
@@ -42,7 +42,7 @@ _PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
-def _its_rows(visit: LoadedBlock, learner: Learner, size: int) -> Rows:
+def _its_rows(visit: Visit, learner: Learner, size: int) -> Rows:
     """Return those of the first rows of a block that a learner may learn from."""
     rows, mine = visit.rows.part(0, size), learner.its_own(visit.folds)
     return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
@@ -120,7 +120,7 @@ class NewtonSteps:
                     self._visit(visit, learner)
                     learner.seconds += clock() - begin
 
-    def _begin(self, first: list[LoadedBlock], active: list[Learner]) -> None:
+    def _begin(self, first: list[Visit], active: list[Learner]) -> None:
         """Start from about the optimum of some rows of the first block, in one of the ranks."""
         store, comm = self._engine.store, self._engine.comm
         new = [one for one in active if self.methods[one.number].is_new]
@@ -136,7 +136,7 @@ class NewtonSteps:
             method.begin(rows, store.n_rows / sizes[rank], self._tol)
             method.start_pass()
 
-    def _visit(self, visit: LoadedBlock, learner: Learner) -> None:
+    def _visit(self, visit: Visit, learner: Learner) -> None:
         """Add a block to the sums of a learner, and store its alphas."""
         k, engine = learner.number, self._engine
         its_own, alphas = _its_rows(visit, learner, len(visit.rows)), list[Alphas]()

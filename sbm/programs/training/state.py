@@ -11,13 +11,15 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sbm.engine.learners import Seconds
 from sbm.engine.memory import EVICTED_BYTES, UNWRITTEN_BYTES, MemoryPlan
 from sbm.errors import SettingsError, StoreError
+from sbm.fields import Table, fields_of, is_count, is_crc, is_number_or_inf
 from sbm.losses import MOST_RESTING
 from sbm.plain import dataclass
-from sbm.programs.training.warmstart import has_rows_of
+from sbm.programs.training.warmstart import SHAPE_FIELDS, has_rows_of
 from sbm.settings import SETTINGS, Settings, option_name
-from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.gap import CERTIFICATE_FIELDS, Certificate, GapWatch
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
@@ -128,6 +130,22 @@ class TrainingState:
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
         return cls(**mine)
+
+
+_TOTALS = fields_of(Totals, gap=is_number_or_inf)
+_SECONDS = (lambda value: value == {}, fields_of(Seconds))
+_STATE = fields_of(
+    TrainingState, gaps=[is_number_or_inf], totals=_TOTALS, ended=(None, _TOTALS),
+    watch=fields_of(GapWatch, previous=is_number_or_inf), certificate=(None, CERTIFICATE_FIELDS),
+    best=(None, {"since": is_count, "*": lambda value: True}), seconds=_SECONDS, mark=_SECONDS,
+)  # fmt: skip
+# Of the record of a run, besides those of each checkpoint.
+RUN_FIELDS: Table = {
+    "store?": str, "store_rows?": is_count, "data?": is_crc, "weights?": (None, is_crc),
+    "bound?": (None, is_count), "own?": [is_count], "classes?": [is_count], "shape?": SHAPE_FIELDS,
+    **{f"{name}?": kind for name, kind in _STATE.items()},
+    "method?": {"family": str, "*": lambda value: True}, "report?": (None, dict),
+}  # fmt: skip
 
 
 def family_of(record: Mapping[str, Any]) -> str:

@@ -19,13 +19,18 @@ from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import model_codes, model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named, read_weights
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
 from sbm.models.metrics import BinaryMetrics
-from sbm.programs.training.evaluation import METRICS, Evaluation, choose_metric
+from sbm.programs.training.evaluation import (
+    Evaluation,
+    check_metric,
+    choose_metric,
+    require_two_classes,
+)
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
 from sbm.solver.gap import Certificate
@@ -58,15 +63,7 @@ def check_validation(settings: Settings) -> None:
     """
     if settings.validate is None:
         return
-    is_regression = settings.problem == "regression"
-    if settings.metric is not None and is_regression != (
-        METRICS[settings.metric].task == "regression"
-    ):
-        what = "regression" if is_regression else "classification"
-        fits = [m.name for m in METRICS.values() if is_regression == (m.task == "regression")]
-        raise SettingsError(
-            f"metric {settings.metric} does not apply to {what}; use one of {', '.join(fits)}"
-        )
+    check_metric(settings)
     if not isinstance(settings.validate, float):
         require_input(settings.validate)
 
@@ -128,10 +125,8 @@ class Validation:
         self._known = model_codes(problems[0], store)
         words = dict(zip(store.labels or [], store.label_names, strict=False))
         self._positive = words.get(labels[-1], format_number(labels[-1])) if labels else None
-        if settings.threshold is not None and len(labels) != 2:
-            raise SettingsError(
-                f"threshold needs two classes, but the rows have {len(labels)}; leave it out"
-            )
+        if settings.threshold is not None:
+            require_two_classes("threshold", labels)
         self._best: dict[str, Any] = {}
         self.weights: list[Floats] = []
         self._folds: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}  # by block and chunk

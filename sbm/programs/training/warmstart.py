@@ -20,10 +20,11 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, join, no_alphas
 from sbm.engine.certificate import certify, replace_weights
 from sbm.engine.engine import Engine
-from sbm.engine.learners import Learner, LoadedBlock
+from sbm.engine.learners import Learner, Visit
 from sbm.engine.memory import MemoryPlan, Piece
 from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
+from sbm.fields import Table, is_count
 from sbm.plain import dataclass
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
@@ -34,6 +35,7 @@ from sbm.store.run import RECORD, Run, run_folder, runs_here
 from sbm.units import count
 
 __all__ = [
+    "SHAPE_FIELDS",
     "PreviousRun",
     "check_earlier",
     "earlier_blocks",
@@ -42,12 +44,19 @@ __all__ = [
     "last_run",
     "lost_classes",
     "refuse_other_classes",
+    "refuse_other_problem",
     "shape_record",
 ]
 
 Floats = npt.NDArray[np.float64]
 
 _NAMED = 10  # most labels in a message
+
+# Of the result of `shape_record`.
+SHAPE_FIELDS: Table = {
+    "blocks": [[is_count]], "files": [str], "parts": [[[is_count]]], "outputs": [is_count],
+    "listed": bool,
+}  # fmt: skip
 
 
 def shape_record(
@@ -290,17 +299,26 @@ def check_earlier(folders: Sequence[Path], settings: Settings) -> None:
     StoreError
         The run is damaged, or has no alphas.
     """
-    _refuse_other_problem(_EarlierRecord.of(Run.read(folders[0]), folders[0]), folders[0], settings)
+    before = _EarlierRecord.of(Run.read(folders[0]), folders[0])
+    refuse_other_problem(folders[0], before.settings, settings)
 
 
-def _refuse_other_problem(before: _EarlierRecord, folder: Path, settings: Settings) -> None:
-    """Check that a run solved the same problem, by its settings."""
-    for name in ("loss", "task", "bias", "intercept"):
-        was, now = before.settings.get(name), getattr(settings, name)
+def refuse_other_problem(
+    folder: Path, before: Mapping[str, Any], settings: Settings, is_sparse: bool = False
+) -> None:
+    """Check that a run with the settings `before` solved the same problem.
+
+    Raises `SettingsError` if it did not.
+    """
+    names = ("loss", "task", "bias", "intercept")
+    for name in ("penalty", *names) if is_sparse else names:
+        was, now = before.get(name), getattr(settings, name)
         if was != now:
+            advice = "leave out --warm-start"
+            if not is_sparse:
+                advice = f"{_as_before(name, was)}, or {advice} to change it"
             raise SettingsError(
-                f"{folder} was trained with {name} {was}, but {name} is now {now}; "
-                f"{_as_before(name, was)}, or leave out --warm-start to change it"
+                f"{folder} was trained with {name} {was}, but {name} is now {now}; {advice}"
             )
 
 
@@ -432,7 +450,7 @@ class PreviousRun:
         record: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Check that the run solved the same problem."""
-        _refuse_other_problem(before, self.folder, settings)
+        refuse_other_problem(self.folder, before.settings, settings)
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:
@@ -510,8 +528,8 @@ class PreviousRun:
         for learner in engine.learners[: len(self._outputs)]:
             self._give_weights(learner)
 
-        def change(visit: LoadedBlock, learner: Learner) -> None:
-            alpha = visit.alpha[learner.number]
+        def change(visit: Visit, learner: Learner) -> None:
+            alpha = visit.own[learner.number].alpha
             learner.solver.problem.make_feasible(visit.rows, alpha)
             learner.solver.working.alpha.admit(visit.block, alpha)
             # None of its rows is cached yet.

@@ -121,9 +121,13 @@ class CrossValidation(RowMethod):
             found = self.newton.visit(groups, f"tune, pass {number}")
             gaps = [self._move(self.newton, c, found) for c in active]
         else:
-            totals, self._free = self.engine.run_pass(number, groups, "tune, pass")
-            gaps = [self._estimate(c, totals) for c in active]
-            for some in totals.values():
+            now = self.engine.begin_pass(number)
+            for visit in self.engine.visits(now, "tune, pass"):
+                for steps in self.engine.for_each(groups, visit.solve):
+                    visit.steps.update(steps)
+            self._free = now.free
+            gaps = [self._estimate(c, now.totals) for c in active]
+            for some in now.totals.values():
                 done.add(some)
         for candidate, gap in zip(active, gaps, strict=True):
             candidate.passes += 1
