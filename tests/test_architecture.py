@@ -49,6 +49,8 @@ ONLY_IN = {
     "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
+# Public dataclasses refuse changes while a program runs.
+SLOW_DATACLASSES = ("sbm/plain", "sbm/dataset/options")
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}
 
 
@@ -65,6 +67,8 @@ def imports(tree: ast.Module, package: str) -> Iterator[str]:
 def wrong_imports(name: str, imported: str) -> Iterator[str]:
     """Yield the problems of an import; `name` is the path of the file without extension."""
     parts, theirs = name.split("/"), imported.split(".")
+    if imported == "dataclasses.dataclass" and name not in SLOW_DATACLASSES:
+        yield "is slow to make; use that of sbm.plain"
     if theirs[0] != "sbm":
         where = next((w for lib, w in ONLY_IN.items() if re.fullmatch(lib, theirs[0])), None)
         if where is None and theirs[0] not in {*REQUIRED, *sys.stdlib_module_names}:
