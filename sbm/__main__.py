@@ -1,11 +1,13 @@
 """Entry point of ``python -m sbm`` and of the command ``sbm``."""
 
+import gc
 import os
 import signal
 
 
 def main() -> None:
     """Run the command line; `sbm.cli.terminal` handles signals."""
+    gc.disable()  # imports make no garbage; a command enables it
     try:
         from sbm.cli import main as run
     except KeyboardInterrupt:

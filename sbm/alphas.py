@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+
+from sbm.plain import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ _FLAGS = {
 _OTHER_NAMES = {"source": "sources"}  # keywords of options that may be repeated
 _NO_KEYWORDS = ("launch", "json")  # of the command line only
 # Options after the name of another program are not those of sbm.
-_OTHER_PROGRAM = re.compile(r"\b(curl|mpiexec|pip|xzcat|zstdcat)\b[^;,()]*$")
+_OTHER_PROGRAM = r"\b(curl|mpiexec|pip|xzcat|zstdcat)\b[^;,()]*$"
 # Argument that -o stands for.
 _OUTPUTS = {"split": "store", "predict": "output", "cat": "output", "export": "output",
             "report": "output"}  # fmt: skip
@@ -38,13 +38,13 @@ _WORDS = {
     "dtype": ("float32", "float64"),
 }
 _MOST_KEYS, _MOST_TEXT = 12, 80  # of a report, as it is shown
-_NUMBER = re.compile(r"[0-9][0-9.,]*(e[+-]?[0-9]+)?%?")
+_NUMBER = r"[0-9][0-9.,]*(e[+-]?[0-9]+)?%?"
 # A setting that a message begins with: "max_passes is 0; ..."
-_SUBJECT = re.compile(r"(\w+)(?= (is|has|needs|names|does|applies)\b)")
-_SIZE = re.compile(r"([0-9][0-9.]*) ?([kMGT]B)\b")
+_SUBJECT = r"(\w+)(?= (is|has|needs|names|does|applies)\b)"
+_SIZE = r"([0-9][0-9.]*) ?([kMGT]B)\b"
 _PATH = r"[\w/{}.-]*[/.][\w/{}.-]*[\w}]"  # of a file, in a sentence
-_OPTION = re.compile(r"(?<![\w-])(?:--(?P<name>[a-z](?:[a-z-]*[a-z])?)|-(?P<short>[oC]))(?![\w-])")
-_COMMAND = re.compile(
+_OPTION = r"(?<![\w-])(?:--(?P<name>[a-z](?:[a-z-]*[a-z])?)|-(?P<short>[oC]))(?![\w-])"
+_COMMAND = (
     r"\bsbm (?P<name>cat|check|expire|export|info|inspect|plan|predict|report|split|stream|train|"
     rf"tune)\b(?P<more>(?: (?:\w+=(?:'[^']*'|[^ ;,.)]+)|{_PATH}))*)"
 )
@@ -63,9 +63,9 @@ def in_python(sentence: str, names: Mapping[str, str] | None = None, command: st
     """
     names = names or {}
     parts, end = [], 0
-    for match in _OPTION.finditer(sentence):
+    for match in re.finditer(_OPTION, sentence):
         before = sentence[: match.start()]
-        if len(before) < end or match["name"] in _NO_KEYWORDS or _OTHER_PROGRAM.search(before):
+        if len(before) < end or match["name"] in _NO_KEYWORDS or re.search(_OTHER_PROGRAM, before):
             continue
         after = sentence[match.end() :]
         if match["short"] == "o":
@@ -76,10 +76,10 @@ def in_python(sentence: str, names: Mapping[str, str] | None = None, command: st
         parts += [sentence[end : match.start()], shown]
         end = len(sentence) - len(rest)
     sentence = "".join([*parts, sentence[end:]])
-    subject = _SUBJECT.match(sentence)
+    subject = re.match(_SUBJECT, sentence)
     if subject and subject[1] in names:
         sentence = names[subject[1]].partition("=")[0] + sentence[subject.end() :]
-    return _COMMAND.sub(_call, sentence)
+    return re.sub(_COMMAND, _call, sentence)
 
 
 def _keyword(name: str, after: str, names: Mapping[str, str]) -> tuple[str, str]:
@@ -91,14 +91,14 @@ def _keyword(name: str, after: str, names: Mapping[str, str]) -> tuple[str, str]
         text = after[1:]
         word = re.match(r"[\w.-]*\w", text)
         choices = _WORDS.get(name, SETTINGS[name].rule.choices if name in SETTINGS else ())
-        if size := _SIZE.match(text):
+        if size := re.match(_SIZE, text):
             return f"{name}='{size[1]}{size[2]}'", text[size.end() :]
         path = re.match(_PATH, text)
-        if path and not _NUMBER.fullmatch(path[0]):
+        if path and not re.fullmatch(_NUMBER, path[0]):
             return f"{name}='{path[0]}'", text[path.end() :]
         if word and word[0] in choices:
             return f"{name}='{word[0]}'", text[word.end() :]
-        if word and (_NUMBER.fullmatch(word[0]) or re.fullmatch(r"[A-Z]+", word[0])):
+        if word and (re.fullmatch(_NUMBER, word[0]) or re.fullmatch(r"[A-Z]+", word[0])):
             return f"{name}={word[0]}", text[word.end() :]
     return name, after
 

@@ -7,8 +7,9 @@ dual, a file in ``solver/kernels/``; CONTRIBUTING.md has the steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sbm.plain import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

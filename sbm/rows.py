@@ -1,13 +1,13 @@
 """Labelled sparse rows in memory, in slices of shared arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.plain import dataclass
 
 SPARE = 16  # nonzeros that kernels may overwrite after the cache, and read after the arena's end
 

@@ -1,14 +1,11 @@
 """Settings of a training: their table, their rules and their TOML files."""
 
 import dataclasses
-import difflib
-import inspect
+import functools
 import math
 import re
-import textwrap
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +13,7 @@ from sbm.errors import SettingsError
 from sbm.fields import Table, is_number
 from sbm.losses import LOSSES
 from sbm.methods import SOLVERS
+from sbm.plain import dataclass
 from sbm.units import (
     as_typed,
     format_label,
@@ -51,6 +49,8 @@ _ALSO = {
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
+    import difflib
+
     by_lower = {name.lower(): name for name in known}
     elsewhere = {name: other for name, other in _ALSO.items() if other in by_lower}
     close = [w for w in [word.lower()] if w in elsewhere]
@@ -490,7 +490,7 @@ def _setting(default: Any, rule: _Rule, meaning: str, details: str = "", **more:
     return field(default=default, metadata={"setting": row})
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Settings of a training: everything that determines the model, and limits of memory and time.
 
@@ -801,6 +801,8 @@ class Settings:
         SettingsError
             If the file cannot be read or is not TOML.
         """
+        import tomllib
+
         try:
             with open(path, "rb") as file:
                 content = file.read(_MOST_TOML + 1)
@@ -862,8 +864,13 @@ class Settings:
 
     def _given(self) -> list[str]:
         """Return the names of settings that do not have their default."""
-        usual = Settings()
+        usual = _usual()
         return [name for name in SETTINGS if getattr(self, name) != getattr(usual, name)]
+
+
+@functools.cache
+def _usual() -> Settings:
+    return Settings()
 
 
 SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in dataclasses.fields(Settings)}
@@ -878,19 +885,27 @@ def used_by(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe_parameters() -> str:
-    """Return the parameters of `Settings` in numpydoc format."""
-    lines = []
-    for f in dataclasses.fields(Settings):
-        row = SETTINGS[f.name]
-        kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
-        lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
-        text = f"{row.meaning} {row.details} {row.limits}".strip().replace("`", "``")
-        if row.unset:
-            text += f" Default: {row.unset}."
-        lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
-    return "\n".join(lines)
+class _Help:
+    """The docstring of `Settings`, with all parameters; it is made when it is read."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, instance: Settings | None, owner: type[Settings]) -> str:
+        import inspect
+        import textwrap
+
+        lines = []
+        for f in dataclasses.fields(owner):
+            row = SETTINGS[f.name]
+            kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
+            lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
+            text = f"{row.meaning} {row.details} {row.limits}".strip().replace("`", "``")
+            if row.unset:
+                text += f" Default: {row.unset}."
+            lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
+        return inspect.cleandoc(self._text).format(parameters="\n".join(lines))
 
 
 if Settings.__doc__:  # None with python -OO
-    Settings.__doc__ = inspect.cleandoc(Settings.__doc__).format(parameters=_describe_parameters())
+    Settings.__doc__ = _Help(Settings.__doc__)  # type: ignore[assignment]

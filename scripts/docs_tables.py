@@ -18,8 +18,7 @@ import click
 
 from sbm.cli import cli
 from sbm.cli.liblinear import OPTIONS
-from sbm.inputs.arrow import ARROW
-from sbm.inputs.formats import FORMATS
+from sbm.inputs.formats import ARROW, FORMATS
 from sbm.losses import LOSSES
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.fit import fit

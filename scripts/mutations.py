@@ -183,6 +183,11 @@ LINES = (
         "False",
     ),
     Line(
+        "names of a checkpoint's files are durable before the record", "Run.commit",
+        "sync_folder(self.folder)",
+        "None",
+    ),
+    Line(
         "fsync before the rename", "open_atomically",
         "sync(handle, path)",
         "None",
@@ -199,8 +204,8 @@ LINES = (
     ),
     Line(
         "the record of a commit comes last", "Run.commit",
-        'container.write(self.folder / name, "state", state, level=None)',
-        'files = {str(block): file for block, file in self._files.items()}; self._write_record({**position, "state": name, "alphas": files, "crc32": {}}); container.write(self.folder / name, "state", state, level=None)',  # noqa: E501
+        'self._write_state(name, container.encode("state", state, level=None))',
+        'files = {str(block): file for block, file in self._files.items()}; self._write_record({**position, "state": name, "alphas": files, "crc32": {}}); self._write_state(name, container.encode("state", state, level=None))',  # noqa: E501
     ),
     Line(
         "links in a store lead nowhere", "_open_own",

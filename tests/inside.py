@@ -92,7 +92,7 @@ from sbm.inputs.libsvm import parse_text
 from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
 from sbm.inputs.matrices import Batch, read_rows
 from sbm.inputs.nametable import NameTable
-from sbm.inputs.packed import ERRORS, MOST, USUAL, Unpacked, window_of
+from sbm.inputs.packed import MOST, USUAL, Unpacked, errors, window_of
 from sbm.inputs.parsing import ROUNDED_LABEL, InputOptions, ParsedText, Room
 from sbm.inputs.parsing import SPARE as PARSING_SPARE
 from sbm.inputs.table import read_table
@@ -328,7 +328,6 @@ __all__ = [
     "CHUNK_NNZ",
     "CHUNK_ROWS",
     "DIRECT_LIMIT",
-    "ERRORS",
     "EXIT_TIMEOUT",
     "EXPORT_FORMATS",
     "FIRST_MARK",
@@ -496,6 +495,7 @@ __all__ = [
     "engine_pace_module",
     "engine_prefetch_module",
     "engine_sync_module",
+    "errors",
     "expand_inputs",
     "exponential",
     "first_charts",

@@ -23,7 +23,7 @@ LEVELS = {
     "__main__": 8, "__init__": 8, "cli": 7, "sklearn": 7, "programs": 6, "dataset": 5, "engine": 4,
     "inputs": 3, "models": 3, "solver": 2, "store": 2, "distributed": 2, "compiled": 1, "rows": 1,
     "losses": 1, "settings": 1, "units": 1, "errors": 1, "alphas": 1, "names": 1, "keywords": 1,
-    "fields": 1, "methods": 0,
+    "fields": 1, "methods": 0, "plain": 0,
 }  # fmt: skip
 FORBIDDEN = {
     ("solver", "store"), ("store", "solver"), ("inputs", "models"), ("models", "inputs"),
@@ -49,6 +49,8 @@ ONLY_IN = {
     "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }
+# Public dataclasses refuse changes while a program runs.
+SLOW_DATACLASSES = ("sbm/plain", "sbm/dataset/options")
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write", "pprint", "pprint.pprint"}
 
 
@@ -65,6 +67,8 @@ def imports(tree: ast.Module, package: str) -> Iterator[str]:
 def wrong_imports(name: str, imported: str) -> Iterator[str]:
     """Yield the problems of an import; `name` is the path of the file without extension."""
     parts, theirs = name.split("/"), imported.split(".")
+    if imported == "dataclasses.dataclass" and name not in SLOW_DATACLASSES:
+        yield "is slow to make; use that of sbm.plain"
     if theirs[0] != "sbm":
         where = next((w for lib, w in ONLY_IN.items() if re.fullmatch(lib, theirs[0])), None)
         if where is None and theirs[0] not in {*REQUIRED, *sys.stdlib_module_names}:
@@ -307,7 +311,10 @@ def test_command_line_starts_without_heavy_imports():
 def test_programs_start_without_heavy_imports():
     code = (
         "import sys, sbm.programs.train, sbm.programs.predict, sbm.programs.stream\n"
-        "heavy = ('numba', 'asyncio', 'fsspec', 'pyarrow', 'pandas', 'tqdm', 'jinja2')\n"
+        "heavy = ('numba', 'asyncio', 'fsspec', 'pyarrow', 'pandas', 'tqdm', 'jinja2', 'csv',\n"
+        "    'llvmlite', 'multiprocessing', 'subprocess', 'tempfile', 'tomllib', 'zipfile',\n"
+        "    'sbm.compiled.child', 'sbm.inputs.arrow', 'sbm.inputs.npz', 'sbm.inputs.table',\n"
+        "    'sbm.programs.reporting')\n"
         "print([m for m in heavy if m in sys.modules])\n"
     )
     done = finished([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from inside import ERRORS, MOST, USUAL, Unpacked, patch, window_of
+from inside import MOST, USUAL, Unpacked, errors, patch, window_of
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError
@@ -55,7 +55,7 @@ def test_frames_are_unpacked_in_bounded_pieces(ending: str) -> None:
             data, packed = data + part, packed + pack(part)
         assert unpack("A" + ending.upper(), packed, dice.choice([1 << 12, 1 << 20])) == data
         if data:
-            with pytest.raises(ERRORS):
+            with pytest.raises(errors()):
                 unpack("a" + ending, packed[: -dice.randrange(1, 9)])
 
 

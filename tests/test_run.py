@@ -332,7 +332,7 @@ def test_failed_checkpoint_keeps_the_last_one(folder, monkeypatch, breaks, unwri
     for k in range(1, 4):
         run.store(0, alpha_of(k, 20))
         run.add_evicted(*evicted(np.ones(20), np.arange(20), np.full(20, 0.9)))
-    targets = {"state": (container, "write"), "sync": (module, "_sync")}
+    targets = {"state": (Run, "_write_state"), "sync": (module, "_sync")}
     target, name = targets.get(breaks, (module, "write_atomically"))
 
     def fail(*arguments, **options):

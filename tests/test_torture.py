@@ -135,15 +135,20 @@ def test_manifest_comes_after_all_it_names(points: Any) -> None:
 def test_record_comes_after_its_state_and_alphas(points: Any) -> None:
     mine = points["train"]
     commits = [k for k, point in enumerate(mine) if point == ("rename", "run.json.tmp")]
-    states = [k for k, (kind, n) in enumerate(mine) if kind == "rename" and n.startswith("state-")]
+    states = [k for k, (kind, n) in enumerate(mine) if kind == "create" and n.startswith("state-")]
     assert states
     assert states[0] < commits[0]  # a record names nothing that is still to come
     for state in states:
         commit = min(k for k in commits if k > state)
         before = max([k for k in commits if k < state], default=0)
-        for kind, name in mine[before:commit]:
-            if kind == "write" and name.startswith("alpha"):
-                assert last(mine[:commit], "write", name) < last(mine[:commit], "sync", name)
+        named = {name for kind, name in mine[before:commit] if kind == "create"}
+        for name in named:
+            if name.startswith(("alpha", "state")):
+                written = last(mine[:commit], "write", name)
+                assert written < last(mine[:commit], "sync", name)
+                assert mine[:commit].index(("create", name)) < last(
+                    mine[:commit], "sync folder", "m.model.run"
+                )
 
 
 @needs_mpi

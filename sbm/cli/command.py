@@ -1,18 +1,17 @@
 """What all commands share: their class, messages when stopped, `-q`, `-v` and `--json`."""
 
-import difflib
-import json
+import contextlib
+import gc
+import importlib
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from sbm.cli.liblinear import OPTIONS, expand_weights, other_option, refuse_tuning
-from sbm.cli.options import GROUPS
+from sbm.cli.options import GROUPS, Later
 from sbm.cli.processes import refuse_several
 from sbm.cli.terminal import Bars, echo
 from sbm.errors import SettingsError
@@ -60,11 +59,25 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **options)
         self.example, self.stopped = example, stopped
-        self.params += [
+        self._given += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
             click.Option(["-q", "--quiet"], is_flag=True, help="Show no progress."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Show more, on stderr."),
         ]
+
+    _given: list[Any]  # parameters, and what stands for some
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The options and arguments."""
+        if any(isinstance(one, Later) for one in self._given):
+            each = [one.params() if isinstance(one, Later) else [one] for one in self._given]
+            self._given = [one for some in each for one in some]
+        return self._given
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._given = params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; say what to type instead of an option of another tool."""
@@ -78,6 +91,8 @@ class Command(click.Command):
 
     def _like(self, typed: str) -> list[str]:
         """Return the options that were probably meant."""
+        import difflib
+
         names = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
         names = [name for name in names if name.startswith("--")]
         longer = [name for name in names if name.startswith(typed) or typed.startswith(name)]
@@ -86,6 +101,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it was started as several processes by mistake."""
         refuse_several(self.name)  # here, so that --help works in any case
+        _import_program(str(self.name))
         terminal = Terminal(*map(ctx.params.pop, ("quiet", "verbose", "as_json")))
         ctx.params["terminal"] = terminal
         try:
@@ -132,6 +148,15 @@ class Command(click.Command):
             formatter.write(f"{'':{formatter.current_indent}}{self.example}\n")
 
 
+def _import_program(name: str) -> None:
+    """Import what a command runs; then begin to collect garbage, but not in what was imported."""
+    with contextlib.suppress(ModuleNotFoundError):  # a program of another name
+        importlib.import_module(f"sbm.programs.{name}")
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 class LiblinearCommand(Command):
     """Command that also takes LIBLINEAR's options."""
 
@@ -176,8 +201,12 @@ class Terminal(Bars):
     ) -> None:
         """Print a result as one JSON object, or as lines through `tell`."""
         if self.as_json:
+            import json
+
             echo(json.dumps(report))
             return
+        import shutil
+
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         for line in in_words(report):
             for part in _wrapped(line, width):
@@ -188,6 +217,8 @@ def _wrapped(line: str, width: int) -> list[str]:
     """Return a line in pieces that fit a terminal; one of width 0 is no terminal."""
     if not width or len(line) <= width or "\t" in line:
         return [line]
+    import textwrap
+
     label = _LABEL.match(line)
     indent = " " * (len(label[0]) if label else 2)
     return textwrap.wrap(

@@ -237,7 +237,6 @@ def train(
     settings = read_settings(config, options)
     if launch is not None:
         become_launcher(launch, "train", context.meta[LiblinearCommand.WORDS], terminal.quiet)
-    from sbm.programs.predict import predict as predict_job
     from sbm.programs.train import train_ranks
     from sbm.programs.training.job import TrainOptions
 
@@ -260,6 +259,8 @@ def train(
         terminal.answer(report, show.train)
     try:
         if test is not None:
+            from sbm.programs.predict import predict as predict_job
+
             report["test"] = predict_job(
                 result, test, labels=True, threads=1, remote_timeout=settings.remote_timeout,
                 progress=terminal,

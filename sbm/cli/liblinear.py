@@ -9,13 +9,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
+from sbm.plain import dataclass
 from sbm.settings import Settings, option_name
 
 

@@ -139,8 +139,12 @@ _CONFIG = click.option(
 
 def settings_of(command: str, *but: str) -> Option:
     """Decorate a command with the options of its settings, without those in `but`."""
-    names = [name for name, row in SETTINGS.items() if command in row.commands.split()]
-    return some([*(_make_option(name) for name in names if name not in but), _CONFIG])
+
+    def options() -> list[Option]:
+        names = [name for name, row in SETTINGS.items() if command in row.commands.split()]
+        return [*(_make_option(name) for name in names if name not in but), _CONFIG]
+
+    return _later(options)
 
 
 def _name_of(flag: str) -> str:
@@ -159,15 +163,34 @@ LIBLINEAR = {
 }
 
 
-def some(options: Iterable[Option]) -> Option:
-    """Decorate a command with options, in this order."""
+class Later:
+    """Stands for options of a command until the command is used: a start needs those of one."""
 
+    def __init__(self, options: Callable[[], Iterable[Option]]) -> None:
+        self._options = options
+
+    def params(self) -> list[click.Parameter]:
+        """Make the options."""
+
+        def command() -> None: ...
+
+        for option in reversed(list(self._options())):
+            option(command)
+        params: list[click.Parameter] = vars(command).get("__click_params__", [])
+        return params[::-1]
+
+
+def _later(options: Callable[[], Iterable[Option]]) -> Option:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(list(options)):
-            command = option(command)
+        vars(command).setdefault("__click_params__", []).append(Later(options))
         return command
 
     return decorate
+
+
+def some(options: Iterable[Option]) -> Option:
+    """Decorate a command with options, in this order."""
+    return _later(lambda: options)
 
 
 def without(table: dict[str, Option], *names: str) -> list[Option]:

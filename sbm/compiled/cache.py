@@ -9,19 +9,29 @@ import atexit
 import contextlib
 import functools
 import os
-import shutil
 import stat
-import tempfile
 import time
 import zlib
 from pathlib import Path
 
 from sbm.compiled.processor import PACKAGE, machine
 
-__all__ = ["FOLDER", "NATIVE", "file_name", "folder", "keep", "places", "read", "unusable"]
+__all__ = [
+    "COMPILE_HERE",
+    "FOLDER",
+    "NATIVE",
+    "file_name",
+    "folder",
+    "keep",
+    "places",
+    "read",
+    "unusable",
+]
 
 # Names the folder for machine code, instead of the default ones.
 FOLDER = "SBM_CACHE_DIR"
+# Set in the environment of a process that may compile.
+COMPILE_HERE = "SBM_COMPILE_HERE"
 # The libraries of a wheel, named after the level of processor that they are compiled for.
 NATIVE = PACKAGE / "native"
 SUFFIX = ".kernel"
@@ -50,6 +60,9 @@ def folder() -> Path:
             place.mkdir(mode=0o755, exist_ok=True)
         if _is_safe(place) and os.access(place, os.W_OK | os.X_OK):
             return place
+    import shutil
+    import tempfile
+
     try:
         passing = Path(tempfile.mkdtemp(prefix="sbm-"))
     except OSError:

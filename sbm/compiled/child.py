@@ -33,8 +33,7 @@ __all__ = [
     "stop_compilers",
 ]
 
-# Set in the environment of a process that may compile.
-COMPILE_HERE = "SBM_COMPILE_HERE"
+COMPILE_HERE = cache.COMPILE_HERE
 Result = TypeVar("Result")
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

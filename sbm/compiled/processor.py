@@ -120,7 +120,7 @@ def _compiler_version(package: str) -> bytes:
 
 def machine() -> str:
     """Return a hash (8 hex digits) of the processor and of numba with its settings."""
-    numba = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    numba = sorted(f"{k}={os.environ[k]}" for k in os.environ if k.startswith("NUMBA_"))
     numba = [setting for setting in numba if not setting.startswith(_SAME_CODE)]
     state = f"{level() or _described()[0]} {numba!a}".encode()
     for package in ("numba", "llvmlite"):
@@ -136,29 +136,54 @@ def source_of(module: str) -> Path:
 def sources(module: str) -> list[Path]:
     """Return the file of a module and of all kernels it imports, directly or indirectly."""
     files = [source_of(module)]
-    kernels = {path.stem: path for path in PACKAGE.glob("*/kernels/[a-z]*.py")}
+    kernels = _kernels()
     for source in files:  # the list grows during the loop
-        beside = {path.stem: path for path in source.parent.glob("[a-z]*.py")}
-        for name in _imports(source.read_bytes()):
+        beside = _beside(source.parent)
+        for name in _imports(_as_it_is(source)):
             helper = beside.get(name) or kernels.get(name)
             if helper is not None and helper not in files:
                 files.append(helper)
     return files
 
 
+# What a process has found out about files is kept: a training calls dozens of kernels.
+_AsItIs = tuple[Path, int, int]  # a file, with the time of its last change and its size
+
+
+def _as_it_is(path: Path) -> _AsItIs:
+    status = path.stat()
+    return path, status.st_mtime_ns, status.st_size
+
+
 @functools.cache
-def _imports(source: bytes) -> list[str]:
+def _beside(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in folder.glob("[a-z]*.py")}
+
+
+@functools.cache
+def _kernels() -> dict[str, Path]:
+    return {path.stem: path for path in PACKAGE.glob("*/kernels/[a-z]*.py")}
+
+
+@functools.cache
+def _imports(source: _AsItIs) -> list[str]:
     """Return all words in a file's imports; too many are harmless."""
-    words = {word for line in _IMPORT.findall(source) for word in _WORD.findall(line)}
-    return sorted(word.decode() for word in words)
+    imports = _IMPORT.findall(source[0].read_bytes())
+    return sorted({word.decode() for line in imports for word in _WORD.findall(line)})
+
+
+@functools.cache
+def _hash(files: tuple[_AsItIs, ...]) -> str:
+    digest = hashlib.blake2b(digest_size=6)
+    for path, _, _ in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def source_hash(module: str) -> str:
     """Return a hash (12 hex digits) of a kernel module's sources and of how they are compiled."""
-    digest = hashlib.blake2b(digest_size=6)
-    for source in (PACKAGE / "compiled" / "compiler.py", *sources(module)):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    files = (PACKAGE / "compiled" / "compiler.py", *sources(module))
+    return _hash(tuple(map(_as_it_is, files)))
 
 
 def symbol_name(module: str, name: str, kinds: Kinds) -> str:

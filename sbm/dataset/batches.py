@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.dataset.deal import replay
 from sbm.engine.kernels import CSV_AND_VW, READ_TEXT, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
@@ -405,6 +404,8 @@ _Read = tuple[list[Chunk], npt.NDArray[np.int64] | None]
 
 def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.int64]]]:
     """Yield the chunks of each dealt batch (one or more per block) and the order of its rows."""
+    from sbm.dataset.deal import replay
+
     coming = [iter(chunks) for chunks in store.chunks]
     for _, dealt in replay(store):
         chunks: list[Chunk] = []

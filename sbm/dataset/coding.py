@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source
+from sbm.plain import dataclass
 from sbm.store.container import Buffers
 from sbm.units import count, format_size
 

@@ -4,7 +4,6 @@ import math
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from sbm.engine.memory import AUTO_BLOCKS
 from sbm.errors import DataError, SettingsError, StoreError
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import NameTable
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
 from sbm.store.decoded import DecodedChunks

@@ -44,7 +44,7 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
     with contextlib.ExitStack() as locks:
         _lock_older(target, locks)
         # At the end it holds an older store, or an incomplete one.
-        partial = locks.enter_context(scratch(target))
+        partial = locks.enter_context(_removed_at_end(target))
         yield partial
         _refuse_to_replace(target, force, ways)
         put_in_place(partial, target)
@@ -52,7 +52,13 @@ def new_store(target: Path, force: bool, ways: str = _ADD_OR_REPLACE) -> Iterato
 
 @contextlib.contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """Provide the folder ``TARGET.partial``, which is removed at the end."""
+    """Provide the folder ``TARGET.partial``, which is removed at the end and not made durable."""
+    with files.unsynced(_partial(target)), _removed_at_end(target) as partial:
+        yield partial
+
+
+@contextlib.contextmanager
+def _removed_at_end(target: Path) -> Iterator[Path]:
     with contextlib.ExitStack() as locks:
         partial = _make_partial(target, locks)
         try:

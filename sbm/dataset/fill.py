@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source, expand_names
 from sbm.inputs.urls import is_remote
 from sbm.losses import LOSSES
+from sbm.plain import dataclass
 from sbm.settings import Settings
 from sbm.store import blocks as store_files
 from sbm.store.blocks import BlockStore, BlockWriter, RowsInMemory

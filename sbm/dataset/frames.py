@@ -7,8 +7,6 @@ import numpy as np
 
 from sbm.dataset.sources import other_columns
 from sbm.errors import DataError, SettingsError
-from sbm.inputs.arrow import frame_source, read_arrow
-from sbm.inputs.matrices import read_rows
 from sbm.inputs.parsing import InputOptions
 from sbm.models.model import FRAMES, Model
 
@@ -41,6 +39,9 @@ def matrix_of(model: Model, frame: Any) -> Any:
             "whose column k is feature id k"
         )
     options = InputOptions(labels=False).following(record, "the model")
+    from sbm.inputs.arrow import frame_source, read_arrow
+    from sbm.inputs.matrices import read_rows
+
     source = frame_source(frame, "the table", options)
     ids = [np.empty(0, np.int64)]
     values, lengths = [np.empty(0)], [np.zeros(1, np.int64)]

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
 from sbm.inputs.text import Source, holds_tables
 from sbm.inputs.urls import is_remote, without_query
+from sbm.plain import dataclass
 from sbm.settings import Settings, option_name
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
-from sbm.inputs.arrow import frame_source, is_frame
-from sbm.inputs.columns import different_columns
-from sbm.inputs.formats import LIBSVM, open_inputs, with_hash_bits
-from sbm.inputs.matrices import chunk_source
+from sbm.inputs.formats import LIBSVM, is_frame, open_inputs, with_hash_bits
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
@@ -59,8 +56,12 @@ def find_sources(
         if names_before is not None and chunks is None:
             options = options.following(names_before, str(store))
     if is_table:
+        from sbm.inputs.arrow import frame_source
+
         return [frame_source(inputs, name, with_hash_bits(options))], store
     if chunks is not None:
+        from sbm.inputs.matrices import chunk_source
+
         return [chunk_source(chunks, name, options)], store
     sources = open_inputs(names, options)
     given = [name for name in _OF_TABLES if getattr(asked, name)]
@@ -135,7 +136,11 @@ def other_columns(sources: list[Source], those: str = "training") -> list[str]:
     warnings = []
     for source in sources:
         known, found = source.options.usual or source.options.columns, source.columns
-        if known and found and (differ := different_columns(known, found)):
+        if not known or not found:
+            continue
+        from sbm.inputs.columns import different_columns
+
+        if differ := different_columns(known, found):
             warnings.append(f"columns differ from those of {those}: {differ}")
     return warnings
 

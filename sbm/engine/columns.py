@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.settings import Settings
 from sbm.solver.l1 import MOST_GRAM, Columns, Labels, Scratch, SparseFit, SparseProblem

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ from sbm.engine.prefetch import Prefetched
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.engine.sync import Combiner
+from sbm.plain import dataclass
 from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
 from sbm.solver.cache import Evicted, WorkingSet

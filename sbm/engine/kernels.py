@@ -6,6 +6,7 @@ kernels it will call (`prepare`). What is missing is compiled in child processes
 with a marker that makes the next check fast.
 """
 
+import functools
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import sbm
-from sbm.compiled import cache, child
+from sbm.compiled import cache
 from sbm.compiled.calls import is_there
 from sbm.compiled.declared import Specialization, specializations
 from sbm.engine.machine import resident_bytes, system_limit, usable_threads
@@ -146,7 +147,7 @@ def prepare(what: str, kernels: Sequence[str], types: Types, progress: Progress)
         Reports the wait.
     """
     case = (kernels, tuple(sorted(types.items())), cache.folder())
-    if child.COMPILE_HERE in os.environ or case in _ready:
+    if cache.COMPILE_HERE in os.environ or case in _ready:
         return
     marker = _marker(case[:2])
     if not _is_there(marker):
@@ -168,6 +169,8 @@ def _compile(what: str, kernels: Sequence[Specialization], progress: Progress) -
             f"{' or '.join(map(str, unusable))}: not writable by this user, or writable by "
             f"others; set {cache.FOLDER} to a private folder"
         )
+    from sbm.compiled import child  # only to compile, because its import takes 10 ms
+
     words = f"compiling {count(len(kernels), 'kernel')} for {what} (only once)"
     begin = time.perf_counter()
     # The signal may come before the compiler has begun.
@@ -184,11 +187,22 @@ def _is_there(marker: str) -> bool:
 
 def _marker(case: object) -> str:
     """Return the name of a file that says that kernels are there, as their sources are now."""
-    digest = zlib.crc32(repr(case).encode())
-    folder = Path(sbm.__file__).parent
-    for source in sorted([*folder.glob("*/kernels/*.py"), *folder.glob("compiled/*.py")]):
-        digest = zlib.crc32(source.read_bytes(), digest)
-    return cache.file_name(f"ready.{digest:08x}.1")
+    return cache.file_name(f"ready.{zlib.crc32(repr((case, _sources())).encode()):08x}.1")
+
+
+@functools.cache
+def _sources() -> list[tuple[str, int, int]]:
+    """Return all kernels and what compiles them, with times of change and sizes.
+
+    A file that changes unnoticed does no harm: a kernel looks at its text when it is loaded.
+    """
+    package = Path(sbm.__file__).parent
+    found = []
+    for folder in [*package.glob("*/kernels"), package / "compiled"]:
+        with os.scandir(folder) as files:
+            facts = [(file.path, file.stat()) for file in files if file.name.endswith(".py")]
+        found += [(path, status.st_mtime_ns, status.st_size) for path, status in facts]
+    return sorted(found)
 
 
 def _workers() -> int:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas
 from sbm.compiled.calls import load
 from sbm.compiled.clock import clock
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.cache import Evicted
 from sbm.solver.problem import decide

@@ -12,11 +12,11 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sbm.errors import MemoryPlanError
+from sbm.plain import dataclass
 from sbm.units import format_size
 
 __all__ = [
@@ -185,13 +185,12 @@ def _cgroup_limits(root: Path) -> Iterator[Limit]:
             continue
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         mount = root / _CGROUPS / ("memory" if controllers else "")
-        folder = mount / path.strip("/")
+        group = str(mount / path.strip("/"))
         # In a container the path may be that of the host: then the root group is ours.
-        for group in [folder, *folder.parents]:
-            with contextlib.suppress(OSError, ValueError):
-                yield Limit(int((group / name).read_text("ascii")), "the memory cgroup")
-            if group == mount:
-                break
+        while len(group) >= len(str(mount)):
+            with contextlib.suppress(OSError, ValueError), open(f"{group}/{name}", "rb") as file:
+                yield Limit(int(file.read()), "the memory cgroup")
+            group = os.path.dirname(group)
 
 
 def within_limit(

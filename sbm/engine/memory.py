@@ -3,13 +3,13 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from sbm.engine.machine import interpreter_bytes
 from sbm.errors import MemoryPlanError
+from sbm.plain import dataclass
 from sbm.solver.variables import FEW, MANY
 from sbm.store.blocks import NONZERO_BYTES, BlockStore, Chunk, kept_generations
 from sbm.units import format_size, in_megabytes

@@ -21,9 +21,9 @@ last pass, limited by `MOST_FRAC` of the working set and by memory. This depends
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sbm.engine.memory import BASE_FRAC
+from sbm.plain import dataclass
 
 __all__ = [
     "LARGE_SAMPLE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",

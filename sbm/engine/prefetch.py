@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sbm.compiled.clock import clock
+from sbm.plain import dataclass
 
 __all__ = ["Prefetched", "loading_thread", "prefetched"]
 

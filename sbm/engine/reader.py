@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.prefetch import Prefetched, loading_thread, prefetched
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.store.blocks import BlockStore, Chunk
 

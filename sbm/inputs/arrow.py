@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,13 +21,12 @@ from sbm.inputs.columns import Cells, Columns, no_column
 from sbm.inputs.matrices import Batch, digested, piece_nnz
 from sbm.inputs.parsing import LARGEST_VALUE, InputOptions, as_floats
 from sbm.inputs.text import Source
+from sbm.plain import dataclass
 from sbm.units import first_line, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW = ("parquet", "feather")
-MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
 _READ = 1 << 16  # bytes per read of a column
 _PAGE = 1 << 20  # largest page that writers make by default
 _MOST_ROWS = 1 << 14  # most rows decoded at a time
@@ -56,11 +54,6 @@ def _require_pyarrow(what: str) -> None:
         raise DataError(
             f"{what} needs pyarrow, which is not installed; run pip install pyarrow"
         ) from None
-
-
-def is_frame(data: Any) -> bool:
-    """Whether this is a table of pandas, polars, pyarrow or another library, in memory."""
-    return hasattr(data, "__arrow_c_stream__")
 
 
 def frame_source(frame: Any, name: str, options: InputOptions) -> Source:

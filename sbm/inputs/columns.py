@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from sbm.inputs.parsing import (
     is_rounded,
 )
 from sbm.inputs.vw import hash_names
+from sbm.plain import dataclass
 from sbm.settings import nearest
 from sbm.units import shorten
 

@@ -1,37 +1,41 @@
 """Input formats: the table of formats and the functions that read any of them."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbm.errors import DataError
-from sbm.inputs.arrow import ARROW, MEMORY, find_layout, read_arrow
-from sbm.inputs.columns import Columns
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.live import Patience
-from sbm.inputs.matrices import Reader, convert_pieces, read_chunks, read_rows
-from sbm.inputs.npz import read_npz
 from sbm.inputs.packed import is_packed, window_of
 from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
-from sbm.inputs.table import read_header, read_table
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.urls import MEMORY as REMOTE_MEMORY
 from sbm.inputs.urls import is_remote, without_query
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import vw_parser
+from sbm.plain import dataclass
 from sbm.settings import refuse_unknown
 from sbm.store.container import is_container
+
+if TYPE_CHECKING:
+    from sbm.inputs.matrices import Batch
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
 MOST_SOURCES = 256  # with more text files, several make one source
+ARROW = ("parquet", "feather")
+_ARROW_MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Format:
     # ``parser(options)`` returns a `TextParser`, for text that can be cut at line ends
     parser: Callable[[InputOptions], TextParser] | None = None
     # ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`
-    read: Reader | None = None
+    read: Callable[[Source, str, int], Generator[Batch]] | None = None
     reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
     header: Callable[[Source], list[str]] | None = None  # reads the names of the columns of a table
     is_hashed: bool = False  # whether features have names that are hashed to ids
@@ -57,7 +61,21 @@ def _libsvm_parser(options: InputOptions) -> TextParser:
     return partial(parse_text, labels=options.labels, targets=options.targets)
 
 
+def _later(place: str, **options: str) -> Callable[..., Any]:
+    """Return a function of this package that is imported when it is called."""
+    module, _, name = place.rpartition(".")
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"sbm.inputs.{module}"), name)(*arguments, **options)
+
+    return call
+
+
 LIBSVM = "libsvm"
+_read_table, _read_header = _later("table.read_table"), _later("table.read_header")
+_read_tsv = _later("table.read_table", delimiter="\t")
+_read_tsv_header = _later("table.read_header", delimiter="\t")
+_read_arrow = _later("arrow.read_arrow")
 FORMATS = {
     row.name: row
     for row in (
@@ -65,27 +83,29 @@ FORMATS = {
         Format(
             "vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True, has_words=False
         ),
-        Format("csv", (".csv",), read=read_table, header=read_header, is_hashed=True),
+        Format("csv", (".csv",), read=_read_table, header=_read_header, is_hashed=True),
+        Format("tsv", (".tsv",), read=_read_tsv, header=_read_tsv_header, is_hashed=True),
+        Format("npz", (".npz",), read=_later("npz.read_npz"), is_stream=False),
         Format(
-            "tsv", (".tsv",), read=partial(read_table, delimiter="\t"),
-            header=partial(read_header, delimiter="\t"), is_hashed=True,
-        ),
-        Format("npz", (".npz",), read=read_npz, is_stream=False),
-        Format(
-            "parquet", (".parquet", ".pq"), read=read_arrow, is_hashed=True, is_stream=False,
-            memory=MEMORY,
+            "parquet", (".parquet", ".pq"), read=_read_arrow, is_hashed=True, is_stream=False,
+            memory=_ARROW_MEMORY,
         ),
         Format(
-            "feather", (".feather", ".arrow", ".ipc"), read=read_arrow, is_hashed=True,
-            is_stream=False, memory=MEMORY,
+            "feather", (".feather", ".arrow", ".ipc"), read=_read_arrow, is_hashed=True,
+            is_stream=False, memory=_ARROW_MEMORY,
         ),
     )
 }  # fmt: skip
 # Rows in memory.
 _IN_MEMORY = {
-    "chunks": Format("chunks", (), read=read_chunks),
-    "frame": Format("frame", (), read=read_arrow, is_hashed=True, memory=MEMORY),
+    "chunks": Format("chunks", (), read=_later("matrices.read_chunks")),
+    "frame": Format("frame", (), read=_read_arrow, is_hashed=True, memory=_ARROW_MEMORY),
 }
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a table of pandas, polars, pyarrow or another library, in memory."""
+    return hasattr(data, "__arrow_c_stream__")
 
 
 def plain_name(name: str) -> str:
@@ -140,6 +160,8 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
                 from sbm.inputs.remote import fetch
 
                 source.copy = fetch(source.name, f".{kind.name}", source.size)
+            from sbm.inputs.arrow import find_layout
+
             find_layout(source)
         elif is_remote(source.name):
             raise DataError(f"{source.name}: {kind.name} files are read locally; download it first")
@@ -162,6 +184,8 @@ def check_headers(sources: Sequence[Source]) -> None:
         if read is not None:
             header = read(source.again())
         if header:
+            from sbm.inputs.columns import Columns
+
             kinds = kinds or dict(source.options.kinds)
             place = f"{source.name}:1" if read is not None else source.name
             Columns.find(header, replace(source.options, kinds=kinds), place)
@@ -270,6 +294,8 @@ def convert_inputs(
                 skip=skip, largest_line=largest_line, reasons=kind.reasons, patience=patience,
             )  # fmt: skip
             continue
+        from sbm.inputs.matrices import convert_pieces, read_rows
+
         for source in texts:
             assert kind.read is not None
             pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)

@@ -5,7 +5,7 @@ are looked up in a plain array, which grows with the largest such key; all other
 with linear probing.
 """
 
-import secrets
+import os
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ class IdTable:
 
     def __init__(self, keys: npt.NDArray[np.int64] | None = None) -> None:
         # A random factor, so that colliding keys cannot be constructed. Codes do not depend on it.
-        self._factor = np.uint64(secrets.randbits(64) | 1)
+        self._factor = np.uint64(int.from_bytes(os.urandom(8)) | 1)
         self._fill(np.empty(0, np.int64) if keys is None else np.asarray(keys, np.int64))
 
     def _fill(self, known: npt.NDArray[np.int64]) -> None:

@@ -7,10 +7,11 @@ import select
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from sbm.errors import DataError
+from sbm.plain import dataclass
 
 TAIL = 256  # bytes before a saved position that must match on resume
 _NAP = 0.05  # seconds between two polls

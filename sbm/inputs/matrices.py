@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -40,6 +40,7 @@ from sbm.inputs.parsing import (
     show_change,
 )
 from sbm.inputs.text import PIECE, Source
+from sbm.plain import dataclass
 from sbm.rows import require_matrix, require_rows
 from sbm.units import format_number
 

@@ -4,21 +4,15 @@ A read expands to at most `MOST` bytes, however well the input is compressed, an
 decompressor is limited to what the memory plan has for it.
 """
 
-import bz2
-import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from sbm.inputs.urls import without_query
 
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-# Exceptions for damaged input.
-ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError, lzma.LZMAError)
 
 MOST = 1 << 17  # bytes that a call of a decompressor returns, at most; as a block of zstd has
 USUAL = 8 << 20  # bytes for a window in any plan: gzip, bzip2, zstd up to level 19, xz up to 6
@@ -30,6 +24,15 @@ _SKIPPED = b"\x2a\x4d\x18"  # ends the magic number of frames of zstd without co
 _XZ = [(size << 19) + (1 << 20) for k in range(1, 13) for size in (1 << k, 3 << (k - 1))]
 
 Read = Callable[[int], bytes]
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions for damaged input."""
+    from lzma import LZMAError
+
+    from zstandard import ZstdError
+
+    return OSError, EOFError, zlib.error, ZstdError, LZMAError
 
 
 class WindowError(Exception):
@@ -66,7 +69,7 @@ def window_of(name: str) -> int:
             next(_OPENERS[kind](file.read, USUAL), b"")
     except WindowError as error:
         return error.size
-    except ERRORS:  # reported when it is read
+    except errors():  # reported when it is read
         pass
     return 0
 
@@ -95,7 +98,7 @@ class Unpacked:
         ------
         WindowError
             A frame needs a larger window.
-        One of `ERRORS`
+        One of `errors`
             The input is damaged or truncated.
         """
         while not self._left:
@@ -134,7 +137,15 @@ def _frames(read: Read, begin: Callable[[], Any], padding: bytes = b"") -> Itera
         data = frame.unused_data or read(_BITE)
 
 
+def _bz2(read: Read, window: int) -> Iterator[bytes]:
+    from bz2 import BZ2Decompressor
+
+    return _frames(read, BZ2Decompressor)
+
+
 def _xz(read: Read, window: int) -> Iterator[bytes]:
+    import lzma
+
     data = read(_HEAD)
 
     def again(size: int) -> bytes:
@@ -158,6 +169,8 @@ def _xz(read: Read, window: int) -> Iterator[bytes]:
 
 def _fits(head: bytes, limit: int) -> bool:
     """Whether the begin of a .xz file can be decompressed with a limit of memory."""
+    import lzma
+
     try:
         lzma.LZMADecompressor(memlimit=limit).decompress(head, 1)
     except lzma.LZMAError:
@@ -171,6 +184,8 @@ def _zstd(read: Read, window: int) -> Iterator[bytes]:
     The library decompresses all that it is given, which can be 30,000 times as much, and does not
     detect truncation.
     """
+    import zstandard
+
     data = b""
 
     def take(size: int) -> bytes:
@@ -209,7 +224,7 @@ def _zstd(read: Read, window: int) -> Iterator[bytes]:
 
 _OPENERS: dict[str, Callable[[Read, int], Iterator[bytes]]] = {
     ".gz": lambda read, window: _frames(read, lambda: zlib.decompressobj(_GZIP), b"\0"),
-    ".bz2": lambda read, window: _frames(read, bz2.BZ2Decompressor),
+    ".bz2": _bz2,
     ".xz": _xz,
     ".zst": _zstd,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sbm.errors import SettingsError, require_number
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
+from sbm.plain import dataclass
 from sbm.units import format_number
 
 LARGEST_ID = (1 << 63) - 1

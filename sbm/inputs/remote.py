@@ -61,7 +61,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise DataError(
             f"reading {url} needs fsspec, which is not installed; run pip install fsspec aiohttp"
         ) from None
-    url = SCHEME.sub(lambda match: match[0].lower(), url, count=1)
+    url = re.sub(SCHEME, lambda match: match[0].lower(), url, count=1)
     schemes = [part.partition("://")[0] for part in url.split("::")]
     # fsspec's own loop resolves names in threads that would keep the process alive.
     options = {"get_client": _client, "loop": _loop()}

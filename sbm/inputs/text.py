@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -35,9 +35,10 @@ from sbm.inputs.live import (
     is_pipe,
     wait_for_data,
 )
-from sbm.inputs.packed import ERRORS, MAGIC, USUAL, Unpacked, WindowError, is_packed
+from sbm.inputs.packed import MAGIC, USUAL, Unpacked, WindowError, errors, is_packed
 from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
 from sbm.inputs.urls import Terms, current_terms, is_remote, without_query
+from sbm.plain import dataclass
 from sbm.store.container import Buffers
 from sbm.units import format_size
 
@@ -522,7 +523,7 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
             f"{source.shown}: decompressing it takes a window of {format_size(error.size)}, more "
             "than memory was planned for; decompress it first (zstdcat --long=31, xzcat)"
         ) from error
-    except ERRORS as error:
+    except errors() as error:
         raise DataError(
             f"{source.shown}: cannot read after byte {source.read} ({error}); {_advice(source)}"
         ) from error

@@ -9,13 +9,13 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from sbm.plain import dataclass
 from sbm.settings import SETTINGS
 
 RANGE = 4 << 20  # bytes read at a time
 MEMORY = 60_000_000 + 2 * RANGE  # bytes that fsspec and two ranges take
-SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # begin of a URL
+SCHEME = r"(?i)[a-z][a-z0-9+.-]+://"  # begin of a URL
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def current_terms() -> Terms:
 
 def is_remote(name: str) -> bool:
     """Whether the name of an input is a URL."""
-    return SCHEME.match(name) is not None
+    return re.match(SCHEME, name) is not None
 
 
 def without_query(name: str) -> str:

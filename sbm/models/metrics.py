@@ -6,11 +6,12 @@ All classes have the same use: ``add`` rows, then read ``result``. `BinaryMetric
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from sbm.plain import dataclass
 
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 58 to sort them
 _LEAST = 1e-15  # smaller probabilities count as this, so that the log-loss is finite

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sbm.keywords import with_keywords
 from sbm.models.probabilities import probabilities
 from sbm.models.weights import SparseWeights
 from sbm.names import Names
+from sbm.plain import dataclass
 from sbm.rows import require_matrix
 from sbm.store import container
 from sbm.store.files import require_place

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from sbm.dataset.batches import text_order
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, require_path
-from sbm.inputs.arrow import ARROW, SparseRows, write_rows
-from sbm.inputs.formats import format_of
+from sbm.inputs.arrow import SparseRows, write_rows
+from sbm.inputs.formats import ARROW, format_of
 from sbm.programs.predict import opened
 from sbm.rows import Arena
 from sbm.settings import refuse_unknown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -27,6 +27,7 @@ from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
 from sbm.engine.progress import Progress
 from sbm.errors import require_number
+from sbm.plain import dataclass
 from sbm.programs.training.columns import ColumnSteps, sparse_problems
 from sbm.programs.training.needs import fits, plan_of
 from sbm.programs.training.newton import starts_with_newton, suits_newton

@@ -36,7 +36,6 @@ from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
 from sbm.programs.frequencies import FrequencyCheck
-from sbm.programs.reporting.picture import check_confusion, write_confusion
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 
@@ -174,6 +173,8 @@ def predict(
         raise DataError(f"{data} has no labels; omit --confusion")
     for path in confusion:
         assert not isinstance(answers.metrics, RegressionMetrics)  # rejected above
+        from sbm.programs.reporting.picture import write_confusion
+
         write_confusion(_with_texts(answers.metrics.confusion(), model), path)
     return {
         **(_with_words(answers.result(), model) if has_labels else {}),
@@ -286,7 +287,10 @@ def _check_outputs(
     inputs: Sequence[Any], output: str | Path | None, confusion: Sequence[str | Path]
 ) -> None:
     """Reject outputs that would replace an input or each other, or cannot be written."""
-    check_confusion(confusion)
+    if confusion:
+        from sbm.programs.reporting.picture import check_confusion
+
+        check_confusion(confusion)
     outputs = [*confusion] if output is None or _is_stdout(output) else [output, *confusion]
     for path in inputs:
         for out in outputs:

@@ -30,7 +30,6 @@ from sbm.errors import MemoryPlanError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.methods import method_named
 from sbm.programs.frequencies import frequencies_of
-from sbm.programs.training.calibration import calibrate_beside
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.fit import fit
 from sbm.programs.training.job import Job, TrainOptions
@@ -242,7 +241,11 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
                 job.switch(carried, start)
                 return None
             training.wait_for_all()
-            calibration = calibrate_beside(training) if job.task.others else None
+            calibration = None
+            if job.task.others:
+                from sbm.programs.training.calibration import calibrate_beside
+
+                calibration = calibrate_beside(training)
         report = job.task.share.total(final_report(training))
         weights = training.weights
         is_resumed = job.is_resumed or start.record is not None

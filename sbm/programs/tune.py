@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,6 +33,7 @@ from sbm.inputs.urls import remote_terms
 from sbm.losses import LOSSES
 from sbm.models.metrics import BinaryMetrics
 from sbm.models.model import Model
+from sbm.plain import dataclass
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.checks import FirstLook, check_settings

@@ -6,8 +6,9 @@ After a step, a policy ranks the rows of the working set; the best ones that fit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from sbm.plain import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ last one within that of W(α), which matters if costs are large compared with th
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm
 from sbm.errors import DataError
 from sbm.fields import Table, is_count, is_number
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
 

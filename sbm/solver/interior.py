@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE
 from sbm.solver.sums import Sums, copy_rows, dot, factorize, product

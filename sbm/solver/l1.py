@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Problem, Spread
 from sbm.solver.sums import factorize, product, solve

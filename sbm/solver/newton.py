@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.gap import SUPPORT, Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors

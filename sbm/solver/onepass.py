@@ -8,13 +8,13 @@ and is a lower bound of the optimum over all rows so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists, no_alphas
+from sbm.plain import dataclass
 from sbm.rows import SPARE, Arena, Rows
 from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled.calls import load
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.variables import FEW, DenseSet, ListPool
 

@@ -7,13 +7,14 @@ alphas.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Alphas
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem, Rounds, Spread, room_for_order, squared_norm

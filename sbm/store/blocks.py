@@ -28,7 +28,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ import numpy.typing as npt
 
 from sbm.errors import StoreError
 from sbm.names import Names
+from sbm.plain import dataclass
 from sbm.rows import SPARE, Arena, Rows
 from sbm.store import container
 from sbm.store.codec import RAW, decode_rows, encode_rows, gather_rows

@@ -32,7 +32,6 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ import numpy.typing as npt
 import zstandard
 
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.store.files import open_own, reading, write_atomically
 from sbm.store.records import parse
 

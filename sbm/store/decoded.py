@@ -6,12 +6,13 @@ import contextlib
 import mmap
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sbm.plain import dataclass
 from sbm.rows import SPARE, Arena, Rows
 from sbm.store.codec import gather_rows
 

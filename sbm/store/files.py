@@ -11,9 +11,7 @@ import fcntl
 import itertools
 import os
 import re
-import shutil
 import stat
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader
@@ -24,7 +22,7 @@ from sbm.errors import StoreError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE = 1 << 20  # bytes read at a time
-_temporary_folders: set[Path] = set()  # of `temporary_folder`, in use
+_temporary_folders: set[Path] = set()  # of `unsynced`, in use
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)  # unsupported system call
 
 
@@ -238,13 +236,23 @@ def sync(handle: int, path: Path) -> None:
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a folder in ``TMPDIR`` that is removed at the end; its files are not synced."""
-    with tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        _temporary_folders.add(folder)
-        try:
-            yield folder
-        finally:
-            _temporary_folders.discard(folder)
+    import tempfile
+
+    with (
+        tempfile.TemporaryDirectory(prefix="sbm-", ignore_cleanup_errors=True) as name,
+        unsynced(Path(name)),
+    ):
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def unsynced(folder: Path) -> Iterator[None]:
+    """Do not sync a folder and its files, because no later process reads them."""
+    _temporary_folders.add(folder)
+    try:
+        yield
+    finally:
+        _temporary_folders.discard(folder)
 
 
 def write_atomically(path: Path, buffers: Iterable[bytes | memoryview]) -> int:
@@ -351,7 +359,8 @@ def make_folder(path: Path) -> None:
     for folder in reversed(missing):
         with writing(folder):
             folder.mkdir(exist_ok=True)
-            _sync(folder.parent)
+            if folder not in _temporary_folders:
+                _sync(folder.parent)
     with writing(path):
         path.mkdir(exist_ok=True)  # fails if the path is a file
 
@@ -360,10 +369,11 @@ def remove(paths: Sequence[Path]) -> None:
     """Remove files and folders, ignoring errors."""
     for path in paths:
         with contextlib.suppress(OSError):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
+            if not path.is_dir():
                 path.unlink()
+            elif not path.is_symlink():  # shutil takes longer to import than this takes
+                remove(list(path.iterdir()))
+                path.rmdir()
 
 
 def put_in_place(new: Path, final: Path) -> None:

@@ -41,8 +41,8 @@ from sbm.store.files import (
     follow_no_link,
     lock,
     make_folder,
-    open_own,
     reading,
+    remove,
     sync,
     sync_folder,
     write_atomically,
@@ -417,9 +417,7 @@ class Run:
         self._write()
         self._serial += 1
         name = f"state-{self._serial:06d}.sba"
-        container.write(self.folder / name, "state", state, level=None)
-        with reading(self.folder / name), open_own(self.folder / name) as written:
-            self._crcs[name] = container.header_crc(written.read(container.HEAD))
+        self._write_state(name, container.encode("state", state, level=None))
         for file in self._files.values():
             if file not in self._committed:
                 _sync(self.folder / file)
@@ -430,10 +428,25 @@ class Run:
         if self._is_one_of_many:
             record["commit"] = self._record.get("commit", 0) + 1
             record["before"] = {k: v for k, v in self._record.items() if k != "before"} or None
+        sync_folder(self.folder)  # a record that survives a power cut names files that do, too
         self._write_record(record)
         stale, self._committed = self._committed, _files_of(self._record)
         for old in stale - self._committed:
             (self.folder / old).unlink(missing_ok=True)
+
+    def _write_state(self, name: str, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write a file that no record names yet, durably but for its name."""
+        path = self.folder / name
+        self._crcs[name] = container.header_crc(buffers[0])
+        with writing(path), open(path, "wb", opener=follow_no_link) as file:
+            try:
+                for buffer in buffers:
+                    file.write(buffer)
+                file.flush()
+                sync(file.fileno(), path)
+            except BaseException:
+                remove([path])
+                raise
 
     def note(self, **facts: Any) -> None:
         """Add facts to the record of the last checkpoint.
@@ -480,7 +493,6 @@ class Run:
         path = self.folder / LOG
         log_bytes = path.stat().st_size if self._is_logged and path.exists() else 0
         self._record = {"format": "sbm-run", "version": VERSION, **record, "log_bytes": log_bytes}
-        sync_folder(self.folder)
         write_atomically(self.folder / RECORD, [encode_record("run", self._record)])
 
     def state_names(self) -> list[str]:

@@ -5,11 +5,11 @@ files. ``shard.json`` records its number and the number of shards, which tells a
 damaged store. Copying all block files into one folder restores the whole store.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbm.errors import StoreError
 from sbm.fields import find_invalid, is_count
+from sbm.plain import dataclass
 from sbm.store.files import write_atomically
 from sbm.store.records import encode_record, read_record
 

@@ -23,7 +23,7 @@ import zstandard
 import sbm
 import sbm.inputs.formats
 from sbm.errors import SbmError
-from sbm.inputs.packed import ERRORS, MOST, USUAL, Unpacked, WindowError
+from sbm.inputs.packed import MOST, USUAL, Unpacked, WindowError, errors
 from sbm.store.files import open_atomically
 from sbm.store.records import encode_record
 from scripts.torture.tally import Tally, WrongError
@@ -86,7 +86,7 @@ def _bomb(dice: random.Random, folder: Path, tally: Tally) -> Iterator[str]:
         if error.size <= USUAL:
             yield f"a window of {error.size} was refused"
         return
-    except ERRORS:
+    except errors():
         if not cut:
             raise
         return

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from sbm.plain import dataclass
 
 # In units of the view box: the chart, and the margins around its plot.
 WIDTH, HEIGHT = 440, 262

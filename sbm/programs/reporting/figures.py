@@ -6,11 +6,12 @@ A log has no checksum and may have been edited, so every number is checked befor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.settings import Settings
 from sbm.store import container
 from sbm.store.blocks import MANIFEST

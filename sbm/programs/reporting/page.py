@@ -7,13 +7,14 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jinja2
 
 import sbm
+from sbm.plain import dataclass
 from sbm.programs.reporting import charts
 from sbm.programs.reporting.charts import BarChart, LineChart, Series
 from sbm.programs.reporting.figures import SECONDS, BlockFigures, PassFigures, RunFigures

@@ -6,7 +6,7 @@ import base64
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.parsing import InputOptions, ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
+from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.store.container import Buffers
 from sbm.units import format_number

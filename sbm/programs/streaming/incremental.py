@@ -10,7 +10,7 @@ blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from sbm.engine.kernels import kernels_of, prepare, types_of
 from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.models.model import Model
+from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import Needs
 from sbm.programs.streaming.learner import Seen, Workspace, learner_shape, problems_of
 from sbm.programs.streaming.options import FREE, StreamOptions, check_settings, merge

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from sbm.engine.memory import Shape
 from sbm.engine.problems import make_problems
 from sbm.losses import LOSSES
+from sbm.plain import dataclass
 from sbm.rows import SPARE, Arena, Rows
 from sbm.settings import Settings
 from sbm.solver.onepass import OnePass, Size, caches_nnz

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from sbm.inputs.formats import FORMATS, LIBSVM, format_of, with_hash_bits
 from sbm.inputs.packed import is_packed
 from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
+from sbm.plain import dataclass
 from sbm.settings import Settings, nearest, refuse_unknown
 from sbm.store.run import RECORD, Run, is_finished, run_folder
 from sbm.units import format_label, format_number, parse_duration, shorten, to_whole

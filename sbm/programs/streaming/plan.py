@@ -6,12 +6,13 @@ was seen, and a new plan is made when that is used up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbm.dataset.options import PIECE_BYTES
 from sbm.engine.machine import interpreter_bytes
 from sbm.engine.memory import OVERHEAD, Budget, RowSizes, Shape
 from sbm.inputs.idtable import DIRECT_LIMIT
+from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import Needs
 from sbm.solver.onepass import Size
 from sbm.units import in_megabytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.losses import Loss
+from sbm.plain import dataclass
 from sbm.solver.problem import TOO_LARGE, AnyProblem, OneClass, Problem
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
+from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import (
     ANY,
     Arrivals,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbm.dataset.batches import check_input
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
 from sbm.engine.progress import Progress
@@ -17,9 +15,9 @@ from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import Source
+from sbm.plain import dataclass
 from sbm.programs.training.state import may_resume, refuse_other_settings
 from sbm.programs.training.task import Task, is_smooth
-from sbm.programs.training.validation import check_validation
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
 from sbm.settings import Settings, number_of
 from sbm.store.blocks import BlockStore, names_of
@@ -27,7 +25,7 @@ from sbm.store.run import run_folder
 
 __all__ = ["FirstLook", "check_settings", "refuse_pipes", "refuse_ranks"]
 
-_TEST = re.compile(r"(^|[._-])(t|test)([._-]|$)", re.IGNORECASE)  # in the name of a test set
+_TEST = r"(?i)(^|[._-])(t|test)([._-]|$)"  # in the name of a test set
 
 
 def check_settings(settings: Settings, processes: int = 1) -> None:
@@ -41,7 +39,10 @@ def check_settings(settings: Settings, processes: int = 1) -> None:
         A file does not exist.
     """
     settings.refuse_conflicts(processes)
-    check_validation(settings)
+    if settings.validate is not None:
+        from sbm.programs.training.validation import check_validation
+
+        check_validation(settings)
     _require_weights(settings.weights)
 
 
@@ -144,7 +145,9 @@ class FirstLook:
                 )
         if self.comm.rank:
             return
-        tests = [s.name for s in sources if s.chunks is None and _TEST.search(Path(s.name).name)]
+        tests = [
+            s.name for s in sources if s.chunks is None and re.search(_TEST, Path(s.name).name)
+        ]
         if 0 < len(tests) < len(sources):
             self.progress.stage(
                 f"{tests[0]} is read as training data; if it is a test set, use --test {tests[0]}"
@@ -207,4 +210,6 @@ class FirstLook:
                 words = LabelWords(
                     known, "labels of the training data", "convert them", may_be_numbers=True
                 )
+                from sbm.dataset.batches import check_input
+
                 check_input(data, names, words, self.progress, self.strict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from sbm.engine.problems import by_label, label_places, model_codes, model_labels
 from sbm.errors import SettingsError
 from sbm.models.metrics import BinaryMetrics, RegressionMetrics
+from sbm.plain import dataclass
 from sbm.settings import Settings, nearest
 from sbm.solver.problem import AnyProblem
 from sbm.store.blocks import BlockStore

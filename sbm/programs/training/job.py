@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from sbm.engine.machine import interpreter_bytes, resident_bytes, smaller
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, StoreError
+from sbm.plain import dataclass
 from sbm.programs.training.checks import refuse_ranks
 from sbm.programs.training.needs import (
     check_memory_of_products,
@@ -51,7 +52,6 @@ from sbm.programs.training.state import (
     run_to_resume,
 )
 from sbm.programs.training.task import Task
-from sbm.programs.training.validation import Validation
 from sbm.programs.training.warmstart import (
     PreviousRun,
     find_run,
@@ -66,6 +66,7 @@ from sbm.units import count, format_size
 
 if TYPE_CHECKING:
     from sbm.dataset.weights import AnyWeights
+    from sbm.programs.training.validation import Validation
 
 __all__ = ["Carried", "Job", "StartPoint", "TrainOptions"]
 
@@ -221,6 +222,8 @@ class Job:
         self.task = self._resolve(self._solver)
         plan_of(self.task)  # fail before anything is read
         if self.asked.validate is not None and self.validation is None:
+            from sbm.programs.training.validation import Validation
+
             self.validation = Validation(
                 self.asked, self.store, self.task.share.problems, self.options.progress
             )

@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 
 from sbm.distributed.comm import SLICE
-from sbm.engine.columns import AT_ONCE, plan_columns
 from sbm.engine.machine import system_limit, within_limit
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan, Shape, plan_training, row_place_bytes
 from sbm.engine.pace import LARGE_SAMPLE
@@ -19,7 +18,6 @@ from sbm.engine.sync import shared_bytes
 from sbm.errors import MemoryPlanError
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.programs.training.task import Task, is_smooth
-from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.problem import OneClass
 from sbm.solver.sums import hessian_bytes, product_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
@@ -85,6 +83,8 @@ def plan_of(
 
     def plan(mem: int) -> MemoryPlan:
         if task.method == "columns":
+            from sbm.engine.columns import plan_columns
+
             return plan_columns(store, mem, shape, task.has_weights, settings.intercept, reserved)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
@@ -187,6 +187,8 @@ def _newton_row_bytes(task: Task) -> int:
     if task.method != "newton" or task.models > 1:
         return 0
     if is_wide(task):
+        from sbm.engine.columns import AT_ONCE
+
         first, n = task.problems[0], len(task.problems)
         lists = _LISTS_ROW + _VARIABLES * first.n_outputs if first.listed else 0
         return _VISIT_ROW + _VISIT_AT_ONCE * min(n, AT_ONCE) + 8 * n + lists
@@ -246,6 +248,8 @@ def near_bytes(task: Task, plan: MemoryPlan) -> int:
 
 def _near_row(store: BlockStore) -> int:
     """Return the bytes of a row near a kink."""
+    from sbm.solver.newton import MARGIN_ROW
+
     return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
 
 

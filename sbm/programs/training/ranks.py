@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,13 @@ from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
 from sbm.models.model import Model
+from sbm.plain import dataclass
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, proven
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
-from sbm.store.files import file_checksum, make_folder, write_atomically
+from sbm.store.files import file_checksum, make_folder, remove, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
@@ -278,7 +278,7 @@ def forget_others(run: Path, size: int) -> None:
     """Remove the files of a run with another number of ranks."""
     for n, folders in runs_here(run).items():
         for folder in folders if n not in (1, size) else ():
-            shutil.rmtree(folder, ignore_errors=True)  # other ranks do the same
+            remove([folder])  # other ranks do the same
         if n == 1 != size:
             with contextlib.suppress(StoreError):
                 Run.remove(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.rows import Arena, Rows
 from sbm.solver.problem import TOO_LARGE
 from sbm.store.blocks import BlockStore, Chunk

@@ -7,7 +7,7 @@ same bytes. A finished one is left unchanged. Everything else needs an explicit 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +16,7 @@ from sbm.engine.memory import EVICTED_BYTES, UNWRITTEN_BYTES, MemoryPlan
 from sbm.errors import SettingsError, StoreError
 from sbm.fields import Table, fields_of, is_count, is_crc, is_number_or_inf
 from sbm.losses import MOST_RESTING
+from sbm.plain import dataclass
 from sbm.programs.training.warmstart import SHAPE_FIELDS, has_rows_of
 from sbm.settings import SETTINGS, Settings, option_name
 from sbm.solver.gap import CERTIFICATE_FIELDS, Certificate, GapWatch

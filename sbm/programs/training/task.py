@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.losses import LOSSES, Loss
+from sbm.plain import dataclass
 from sbm.programs.training.ranks import WorkShare, only
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass

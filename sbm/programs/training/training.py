@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import foresee_passes, is_falling
 from sbm.engine.reader import BlockReader
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.state import TrainingState

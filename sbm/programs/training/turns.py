@@ -10,7 +10,6 @@ time.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from sbm.programs.training.task import Task
 from sbm.solver.gap import proven
 from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
-from sbm.store.files import file_checksum
+from sbm.store.files import file_checksum, remove
 from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
@@ -156,7 +155,7 @@ def train_in_turns(
             reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
             run.log({"event": "turn", "classes": [first, last], **report})
             run.note(reports=reports)
-            shutil.rmtree(run_folder(models[k]), ignore_errors=True)
+            remove([run_folder(models[k])])
         begin = clock()
         report = total_report(reports, job.asked.tol)
         model = _join(models, store, report)
@@ -190,6 +189,6 @@ def _remove_all(folder: Path) -> None:
     """Remove the models and runs of all turns."""
     for path in folder.glob("classes-*"):
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            remove([path])
         else:
             path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ from sbm.engine.memory import MemoryPlan, Piece
 from sbm.engine.problems import is_mirrored, label_texts
 from sbm.errors import SettingsError, StoreError
 from sbm.fields import Table, is_count
+from sbm.plain import dataclass
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sbm.engine.learners import Group, Learner, set_active
 from sbm.errors import DataError
+from sbm.plain import dataclass
 from sbm.programs.training.evaluation import Evaluation, Metric
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem
