@@ -12,6 +12,14 @@ from sbm.plain import dataclass
 SPARE = 16  # nonzeros that kernels may overwrite after the cache, and read after the arena's end
 
 
+_ONE = np.ones(1)
+
+
+def factors_of(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+    """Return weights of rows as kernels take them: an array of one 1 if every weight is 1."""
+    return _ONE if weights is None else weights
+
+
 @dataclass
 class Rows:
     """Labelled sparse rows; a block, the cache and the working set are all `Rows`.
@@ -32,6 +40,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def factors(self) -> npt.NDArray[np.float64]:
+        """The weights as kernels take them; see `factors_of`."""
+        return factors_of(self.weights)
 
     def part(self, first: int, n_rows: int) -> "Rows":
         """Return `n_rows` rows starting at `first`, as views."""

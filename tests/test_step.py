@@ -242,9 +242,9 @@ class Listed(Defined):
 def make(
     case, seed=0, n_blocks=3, rows_each=9, cache_rows=10, rounds=2, *, bias=0.0, zero=False,
     weighted=False, values=True, policy="gradient", classes=5, cost=0.7, solver_seed=0,
-    cache_nnz=50, **options,
+    ones=False, cache_nnz=50, **options,
 ):  # fmt: skip
-    """A simulation on random rows; with `zero` a class has cost 0, weights are 0 to 1.5."""
+    """A simulation on random rows; with `zero` a class has cost 0, weights are 0 to 1.5, or 1."""
     loss, random = LOSSES[case.loss], np.random.default_rng(seed)
     listed = case.labels > 2 or loss.joint
     n_classes = max(2, classes if case.labels > 2 else case.labels)
@@ -260,8 +260,8 @@ def make(
         problem = Problem(loss, cost, cost, -1, bias, epsilon, classify=False)
         y = np.round(X @ random.normal(size=N_FEATURES) + random.normal(size=len(X)), 3)
     weights = random.integers(0, 4, len(y)) / 2 if weighted else None
-    if listed and not weighted:
-        weights = np.ones(len(y))  # one type of arguments: these kernels compile for long
+    if ones:
+        weights = np.ones(len(y))
     kind = Listed if listed else Single
     return kind(
         X, y, blocks, problem, cache_rows, cache_nnz, policy, rounds, values, solver_seed,
@@ -391,6 +391,30 @@ def test_prefetching_changes_no_byte(case, monkeypatch):
         certificate, W_alpha = sim.certify()
         found.append((sim.solver.W.tobytes(), W_alpha.tobytes(), certificate))
     assert found[0] == found[1]
+
+
+@EVERY
+def test_weights_of_one_change_no_byte(case):
+    found = []
+    for ones in (False, True):
+        sim = make(case, 3, bias=1.0, ones=ones)
+        for _ in sim.steps([0, 1, 2, 1, 0], sim.loss.rests):
+            pass
+        certificate, W_alpha = sim.certify()
+        found.append((sim.solver.W.tobytes(), W_alpha.tobytes(), certificate))
+    assert found[0] == found[1]
+
+
+@EVERY
+def test_single_row_has_its_weight(case):
+    sim = make(case, 3, 1, 1, 0, bias=1.5, weighted=True)
+    if case.labels == 0:
+        sim.y = np.array([3.0])  # outside of the tube
+    for weight in (0.0, 1.5):
+        sim.row_weights[:] = weight
+        sim.step(0)
+        assert sim.working.weights[0] == weight
+        assert sim.solver.W.any() == (weight > 0)
 
 
 @EVERY

@@ -3,12 +3,12 @@
 Each folder of kernels has a module ``declared`` with a table ``TYPES``: of each module and kernel,
 the arguments in order with their types ::
 
-    TYPES = {"svc": {"solve": "starts:int64[1] values:{values} weight:float64[1]?weighted ..."}}
+    TYPES = {"svc": {"solve": "starts:int64[1] values:{values} damping:float64[1]?summed ..."}}
 
 ``{values}`` stands for each of the types in `VARIABLES`, the same for all arguments of a kernel
-that have it. ``float64[1]?weighted`` is an array in one variant and None in the other, and
+that have it. ``float64[1]?summed`` is an array in one variant and None in the other, and
 ``uint8[1]?packed|int32[1]`` one type or another. Who needs kernels chooses variants by these names,
-such as ``values="none", weighted=False``; what is left open is compiled in all variants.
+such as ``values="none", summed=False``; what is left open is compiled in all variants.
 """
 
 import functools

@@ -99,9 +99,7 @@ def kernels_of(
     return (*kernels, *_RANKS) if summed else kernels
 
 
-def types_of(
-    problems: Sequence[AnyProblem], value_type: str, weighted: bool, summed: bool = False
-) -> Types:
+def types_of(problems: Sequence[AnyProblem], value_type: str, summed: bool = False) -> Types:
     """Return the types of arguments that `kernels_of` are called with.
 
     Parameters
@@ -109,8 +107,6 @@ def types_of(
     problems : sequence of problems
     value_type : {"ones", "float32", "float64"}
         Of the values of nonzeros.
-    weighted : bool
-        Rows have weights.
     summed : bool
         As for `kernels_of`.
     """
@@ -118,7 +114,7 @@ def types_of(
     types["values"] = "none" if value_type == "ones" else f"{value_type}[1]"
     if problems[0].loss.name != "one_class":  # which takes rows with classes or targets
         types["y"] = "int32[1]" if problems[0].classify else "float64[1]"
-    return types | {"weighted": weighted, "summed": summed, "joint": problems[0].loss.joint}
+    return types | {"summed": summed, "joint": problems[0].loss.joint}
 
 
 def types_of_dtype(dtype: str) -> Types:

@@ -133,7 +133,7 @@ def _plan(
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
     problems = task.problems
     memory = plan_of(task, None, progress)
-    types = types_of(problems, rows.value_type, rows.has_weights)
+    types = types_of(problems, rows.value_type)
     prepare("training", kernels_of(task.settings, problems), types, progress)
     scale_features(rows, progress)
     own = max(deal_parts(task.share.adding, rows, memory), key=len)

@@ -87,7 +87,7 @@ class WorkingSet:
         One entry per row; `home` is its block and `row` its position there.
     age : ndarray, shape (capacity,), uint8
         Passes since the row was merged, at most 255; for reports only.
-    weights : ndarray, shape (capacity,), float64, or None
+    weights : ndarray, shape (capacity,) or longer, float64, or None
     rest : ndarray, shape (capacity,), uint8
         Turns that each row is left alone; see `sbm.solver.kernels.common`.
     """
@@ -119,7 +119,8 @@ class WorkingSet:
         self.starts = np.empty(capacity, np.int64)
         self.lengths = np.empty(capacity, np.int32)
         self.y = np.empty(capacity, y_dtype)
-        self.weights = np.empty(capacity) if weighted else None
+        # Kernels take an array of one element for the weight of all rows.
+        self.weights = np.empty(max(2, capacity)) if weighted else None
         self.score = np.empty(capacity, np.float32)
         self.home = np.empty(capacity, np.int32)
         self.row = np.empty(capacity, np.int32)
@@ -141,6 +142,13 @@ class WorkingSet:
         return Rows(
             self.starts[:n], self.lengths[:n], arena.indices, arena.values, self.y[:n], weights
         )
+
+    @property
+    def factors(self) -> npt.NDArray[np.float64]:
+        """The weights as kernels take them; see `sbm.rows.factors_of`."""
+        from sbm.rows import factors_of
+
+        return factors_of(self.weights)
 
     def merge(
         self,
@@ -164,8 +172,8 @@ class WorkingSet:
             The rows to append.
         """
         self.n, cached = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, rows.weights, moving, self.n_cached,
-            self.starts, self.lengths, self.y, self.weights, self.home, self.row,
+            block, rows.starts, rows.lengths, rows.y, rows.factors, moving, self.n_cached,
+            self.starts, self.lengths, self.y, self.factors, self.home, self.row,
         )  # fmt: skip
         self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
         self.age[self.n_cached : self.n] = 0
@@ -249,7 +257,7 @@ class WorkingSet:
             kept = array[:n][keep]
             array[: len(kept)] = kept
         self.n_cached = self._kernels.compact(
-            keep, n, self.decoded, self.base, self.starts, self.lengths, self.y, self.weights,
+            keep, n, self.decoded, self.base, self.starts, self.lengths, self.y, self.factors,
             self.score, self.home, self.row, self.arena.indices, self.arena.values,
         )  # fmt: skip
         self.n = self.n_cached
@@ -308,7 +316,7 @@ class WorkingSet:
         return int(
             self._kernels.refill(
                 block, self.n_cached, self.decoded, rows.starts, rows.lengths, rows.y,
-                rows.weights, self.starts, self.lengths, self.y, self.weights, self.home, self.row,
+                rows.factors, self.starts, self.lengths, self.y, self.factors, self.home, self.row,
                 self.arena.indices, self.arena.values,
             )
         )  # fmt: skip

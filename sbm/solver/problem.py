@@ -315,7 +315,7 @@ class Problem(_Separable):
         """Return the common leading arguments of all kernels of the loss."""
         y = rows.y if self.loss.tasks else None
         return (
-            rows.starts, rows.lengths, y, rows.weights, rows.indices, rows.values, alpha, W[:, 0],
+            rows.starts, rows.lengths, y, rows.factors, rows.indices, rows.values, alpha, W[:, 0],
             *self._extra(W), self.positive, self.classify, self.cost_positive, self.cost_negative,
             self.loss.squared, self.epsilon, rows_ahead(W),
         )  # fmt: skip
@@ -641,7 +641,7 @@ class MultiProblem(_Separable):
         assert isinstance(work.alpha, ListPool)
         n, rows, pool, stats = work.n, work.rows, work.alpha, np.zeros(6)
         self._kernels.solve(
-            rows.starts, rows.lengths, rows.y, rows.weights, work.home[:n], rows.indices,
+            rows.starts, rows.lengths, rows.y, rows.factors, work.home[:n], rows.indices,
             rows.values, pool.begin[:n], pool.count[:n],
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
@@ -656,7 +656,7 @@ class MultiProblem(_Separable):
         """Mark in `moving` the rows that a visit at fixed W would change; keep existing marks."""
         assert isinstance(alpha, Lists)
         self._kernels.screen(
-            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.factors, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, *self._numbers, self.bias,
             self.loss.squared, rows_ahead(W), np.empty((2, self._width)), moving,
         )  # fmt: skip
@@ -668,7 +668,7 @@ class MultiProblem(_Separable):
         assert isinstance(alpha, Lists)
         sums = np.zeros(7)
         self._kernels.certify(
-            rows.starts, rows.lengths, rows.y, rows.weights, rows.indices, rows.values,
+            rows.starts, rows.lengths, rows.y, rows.factors, rows.indices, rows.values,
             alpha.offsets, alpha.outputs, alpha.values, W, W_alpha, *self._numbers, self.bias,
             self.loss.squared, rows_ahead(W), np.empty((4, self._width)),
             np.empty(self._width, np.int32), sums,
@@ -704,7 +704,7 @@ class MultiProblem(_Separable):
         assert isinstance(work.alpha, ListPool)
         pool, free = work.alpha, np.empty(len(rows), np.bool_)
         self._kernels.mark_free(
-            rows, work.y, work.weights, pool.begin, pool.count, pool.outputs, pool.betas,
+            rows, work.y, work.factors, pool.begin, pool.count, pool.outputs, pool.betas,
             *self._numbers, self.loss.squared, np.empty(self._width), free,
         )  # fmt: skip
         return free

@@ -169,7 +169,7 @@ class Incremental:
     def _make_workspace(self, plan: _Plan) -> Workspace:
         """Create a workspace, and restore the learner's state in it."""
         settings, problems = self.settings, self._problems()
-        types = types_of(problems, plan.value_type, plan.weighted)
+        types = types_of(problems, plan.value_type)
         prepare("streaming", kernels_of(settings, problems, streamed=True), types, Progress())
         workspace = Workspace.of(
             settings, problems, plan.size, plan.value_type, weighted=plan.weighted

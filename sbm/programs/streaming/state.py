@@ -352,7 +352,7 @@ class Stream:
                 f"memory: {plan.describe()}"
             )
             kernels = kernels_of(settings, problems, streamed=True)
-            types = types_of(problems, plan.value_type, weighted=False)
+            types = types_of(problems, plan.value_type)
             prepare("streaming", kernels, types, self.progress)
             try:
                 self.work = Workspace.of(

@@ -449,8 +449,7 @@ class Job:
         kernels = kernels_of(task.settings, task.problems, self.plan.is_whole, summed)
         if store.memory is None or len(self.staying) < len(self.plan.parts):
             kernels += STORE
-        weighted = store.has_weights or task.settings.weights is not None
-        types = types_of(task.share.problems, store.value_type, weighted, summed)
+        types = types_of(task.share.problems, store.value_type, summed)
         prepare("training", kernels, types, progress)
         if task.models > 1:
             prepare("validating", JUDGE, types_of_dtype(store.manifest["dtype"]), progress)

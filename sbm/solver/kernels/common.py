@@ -24,7 +24,7 @@ __all__ = [
     "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
     "is_last", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
     "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
-    "step_in_box",
+    "step_in_box", "weight_of",
 ]  # fmt: skip
 
 
@@ -275,15 +275,22 @@ def prefetch_ahead(w, indices, starts, lengths, i, n, ahead):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
+def weight_of(i, weight):
+    """Return the weight of a row, or the only one, which is that of all rows; i is unsigned.
+
+    This takes about 1 % of a visit of a short row, ``i * (len(weight) > 1)`` and
+    ``min(i, len(weight) - 1)`` about 2 %, a branch a fifth.
+    """
+    step = np.uint64(min(len(weight) - 1, 1))
+    return weight[i * step]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def sign_and_cost(i, y, weight, positive, cost_positive, cost_negative):
     """Return (±1.0, C_i, 1 / C_i) of a row of two classes."""
     is_positive = y[i] == positive
-    C = cost_positive if is_positive else cost_negative
-    inverse = 1.0 / C
-    if weight is not None:
-        C *= weight[i]
-        inverse /= weight[i]
-    return 1.0 if is_positive else -1.0, C, inverse
+    C = (cost_positive if is_positive else cost_negative) * weight_of(i, weight)
+    return 1.0 if is_positive else -1.0, C, 1.0 / C
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -1,7 +1,7 @@
 """The types that the solver's kernels are compiled for; `sbm.compiled.declared` explains them.
 
-Variants: `weighted`, rows have weights; `summed`, the steps of several processes are added up;
-`joint`, all classes of a row share one loss; `packed`, columns are kept in few bytes.
+Variants: `summed`, the steps of several processes are added up; `joint`, all classes of a row share
+one loss; `packed`, columns are kept in few bytes.
 """
 
 __all__ = ["TYPES"]
@@ -17,7 +17,7 @@ def _one_variable(y: str, x_sum: str = "none", screened: str = "") -> dict[str, 
 
     def rows(y: str) -> str:
         return (
-            f"starts:int64[1] lengths:int32[1] y:{y} weight:float64[1]?weighted indices:int32[1] "
+            f"starts:int64[1] lengths:int32[1] y:{y} weight:float64[1] indices:int32[1] "
             "values:{values} alpha:float64[1] w:float64[1] extra:float64[1] bias:float64 "
             "scale:float64 positive:int64 classify:bool cost_positive:float64 "
             "cost_negative:float64 squared:bool epsilon:float64 ahead:int64"
@@ -39,7 +39,7 @@ def _one_variable(y: str, x_sum: str = "none", screened: str = "") -> dict[str, 
 _CLASSES = """
     kind:int64?joint first:int64 costs:float64[1] cost_rest:float64 bias:float64 squared:bool
 """
-_LISTED = "starts:int64[1] lengths:int32[1] y:int32[1] weight:float64[1]?weighted"
+_LISTED = "starts:int64[1] lengths:int32[1] y:int32[1] weight:float64[1]"
 _COLUMNS = """
     starts:int64[1] rows:uint8[1]?packed|int32[1] places:int64[1]?packed values:{values}
     dense:int64 bias:float64
@@ -69,7 +69,7 @@ TYPES = {
             moving:bool[1]
         """,
         "mark_free": """
-            rows:int64[1] y:int32[1] weight:float64[1]?weighted begin:int64[1] count:int32[1]
+            rows:int64[1] y:int32[1] weight:float64[1] begin:int64[1] count:int32[1]
             outputs:int32[1] betas:float64[1] kind:int64?joint first:int64 costs:float64[1]
             cost_rest:float64 squared:bool beta:float64[1] out:bool[1]
         """,
@@ -92,18 +92,18 @@ TYPES = {
     "working_set": {
         "compact": """
             keep:bool[1] n:int64 decoded:int64 base:int64 starts:int64[1] lengths:int32[1] y:{y}
-            weight:float64[1]?weighted score:float32[1] home:int32[1] row:int32[1]
+            weight:float64[1] score:float32[1] home:int32[1] row:int32[1]
             indices:int32[1] values:{values}
         """,
         "merge": """
             block:int64 b_starts:int64[1] b_lengths:int32[1] b_y:{y}
-            b_weight:float64[1]?weighted moving:bool[1] n_cached:int64 starts:int64[1]
-            lengths:int32[1] y:{y} weight:float64[1]?weighted home:int32[1] row:int32[1]
+            b_weight:float64[1] moving:bool[1] n_cached:int64 starts:int64[1]
+            lengths:int32[1] y:{y} weight:float64[1] home:int32[1] row:int32[1]
         """,
         "refill": """
             block:int64 n_cached:int64 decoded:int64 b_starts:int64[1] b_lengths:int32[1]
-            b_y:{y} b_weight:float64[1]?weighted starts:int64[1] lengths:int32[1] y:{y}
-            weight:float64[1]?weighted home:int32[1] row:int32[1] indices:int32[1]
+            b_y:{y} b_weight:float64[1] starts:int64[1] lengths:int32[1] y:{y}
+            weight:float64[1] home:int32[1] row:int32[1] indices:int32[1]
             values:{values}
         """,
         "spill": """

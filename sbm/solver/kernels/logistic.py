@@ -21,7 +21,7 @@ C - α if the root is above 0. After the first step it converges from one side w
 A bias B > 0 is one more feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, None if all are 1.
+of each row, or one for all.
 In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Yu, Huang & Lin 2011 (LIBLINEAR's equations 5 and 6); the visit is ours.
 """

@@ -27,8 +27,8 @@ Given: rows (as in common.py); class codes `y`; `kind` one of joint.py, or None 
 the type differs, only the code of one of these files is compiled; `first` the class of the first
 column of W (one-vs-rest divides the classes into groups; 0 for the others);
 `costs` (n_classes,) float64: C times class weight, for one-vs-rest of the rows of the class;
-`cost_rest`: for one-vs-rest, of all other rows; `weight` of each row, which multiplies both, or
-None.
+`cost_rest`: for one-vs-rest, of all other rows; `weight` of each row, or one for all, which
+multiplies both.
 In place: lists, W, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: see those two files; for the relevant classes LIBLINEAR's appendix E.5.
 """
@@ -61,6 +61,7 @@ from sbm.solver.kernels.common import (
     prefetch,
     prefetch_coming,
     rest_longer,
+    weight_of,
 )
 from sbm.solver.kernels.joint import CRAMMER_SINGER
 from sbm.solver.kernels.lists import make_room, read, read_few, squeeze, write
@@ -82,11 +83,8 @@ def _column(y, first, W):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _costs_of(i, label, costs, cost_rest, weight):
     """Return C_i for the row's class, and for all other classes (one-vs-rest)."""
-    cost = costs[label]
-    if weight is not None:
-        cost *= weight[i]
-        cost_rest *= weight[i]
-    return cost, cost_rest
+    factor = weight_of(i, weight)
+    return costs[label] * factor, cost_rest * factor
 
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST, forceinline=True)
@@ -207,7 +205,7 @@ def solve(
     Parameters
     ----------
     starts, lengths, y : (n,) int64, int32, int32
-    weight : (n,) float64, or None for ones
+    weight : (n,) float64, or (1,) for all rows
         Multiplies the costs of each row; a row of weight 0 is never visited.
     home : (n,) int32
     indices, values : int32, float32 or float64 or None

@@ -17,7 +17,7 @@ multiplier: in every visit ρ acts as the weight of an extra feature of value -1
 and after a block or a pass the caller corrects it by ρ -= μ (S - N) or a share of that, S = Σ α_i
 (the method of multipliers: Σ α_i = N only in the limit). There is no bias.
 
-Given: rows (as in common.py); `weight` of each row, None if all are 1; `scale` μ; `bias` -1.
+Given: rows (as in common.py); `weight` of each row, or one for all; `scale` μ; `bias` -1.
 In place: alpha, w, score, ρ as `extra`. Returned: nothing. Totals are added to
 `stats`, with S instead of Σ d_i, which is 0, and to `sums`, with S likewise and with a bound on the
 rounding error of the loss instead of the gap.
@@ -26,7 +26,7 @@ Source: Schölkopf et al. 2001; linear: Chou, Lin & Lin 2020; the multiplier is 
 
 from numba import njit
 
-from sbm.solver.kernels.common import hinge_gap, step_in_box
+from sbm.solver.kernels.common import hinge_gap, step_in_box, weight_of
 from sbm.solver.kernels.rounds import make_certify, make_solve
 
 __all__ = ["certify", "solve"]
@@ -38,7 +38,7 @@ _FLAT = 1e-300
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _read(i, y, weight, numbers):
     """Return (v, 1) of a row."""
-    return (1.0 if weight is None else weight[i]), 1.0
+    return weight_of(i, weight), 1.0
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -80,7 +80,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
             Row i has nonzeros starts[i] to starts[i] + lengths[i].
         y : (n,) int32 or float64, or None
             Class codes or targets.
-        weight : (n,) float64, or None for ones
+        weight : (n,) float64, or (1,) for all rows
             Multiplies the cost of each row.
         indices, values : int32, float32 or float64 or None
         alpha : (n,) float64, in place

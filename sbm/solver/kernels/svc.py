@@ -15,7 +15,7 @@ One visit of a row solves for its α exactly. The two losses differ in U and D o
 an extra feature of value B, kept in the last entry of w and in no row.
 
 Given: rows (as in common.py); class codes `y`, the rows of class `positive` have s = +1; `weight`
-of each row, None if all are 1.
+of each row, or one for all.
 In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Hsieh et al. 2008, algorithm 1, equations 4 to 13.
 """

@@ -17,7 +17,7 @@ classification is squared error with targets ±1. A bias B > 0 is an extra featu
 in the last entry of w and in no row.
 
 Given: rows (as in common.py); `y`: targets, or with `classify` class codes: `positive` has the
-target +1, all others -1; `weight` of each row, None if all are 1.
+target +1, all others -1; `weight` of each row, or one for all.
 In place: alpha, w, score. Returned: nothing; totals are added to `stats` and `sums`.
 Source: Ho & Lin 2012 (LIBLINEAR's equations 9 and 10), with one variable of either sign instead of
 two; for least squares classification Hsieh et al. 2008, section 6.
@@ -26,7 +26,7 @@ two; for least squares classification Hsieh et al. 2008, section 6.
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import hinge_gap, rounding
+from sbm.solver.kernels.common import hinge_gap, rounding, weight_of
 from sbm.solver.kernels.rounds import make_certify, make_screen, make_solve
 
 __all__ = ["certify", "screen", "solve"]
@@ -66,9 +66,7 @@ def _read(i, y, weight, numbers):
     """Return (C, 1, t, D, U) of a row."""
     positive, classify, cost_positive, cost_negative, squared, _ = numbers
     target, is_positive = _target(y[i], positive, classify)
-    C = cost_positive if is_positive else cost_negative
-    if weight is not None:
-        C *= weight[i]
+    C = (cost_positive if is_positive else cost_negative) * weight_of(i, weight)
     return C, 1.0, target, 0.5 / C if squared else 0.0, np.inf if squared else C
 
 

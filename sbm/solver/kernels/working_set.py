@@ -2,8 +2,9 @@
 
 The arrays of a working set have the cached rows first, then the rows of the block. The nonzeros are
 in one arena: the cache at the front, the block in a buffer after it. A row has an entry in each of
-the (capacity,) arrays starts int64, lengths int32, y int32 or float64, weight float64 or None,
-score float32, home (its block) int32 and row (its position there) int32.
+the (capacity,) arrays starts int64, lengths int32, y int32 or float64, weight float64, score
+float32, home (its block) int32 and row (its position there) int32. If `weight` or `b_weight` has
+one element, it is that of all rows; such a `weight` is left alone.
 
 Given and in place: those arrays and the arena, as documented for each kernel. Returned: counts.
 Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is a radix select.
@@ -11,6 +12,8 @@ Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is 
 
 import numpy as np
 from numba import njit
+
+from sbm.solver.kernels.common import weight_of
 
 __all__ = ["compact", "find_threshold", "list_ties", "mark", "merge", "refill", "spill"]
 
@@ -123,7 +126,7 @@ def merge(
     Parameters
     ----------
     block : int
-    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
     moving : (n_block,) bool, in place
         Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
     n_cached : int
@@ -142,8 +145,8 @@ def merge(
         starts[n] = b_starts[j]
         lengths[n] = b_lengths[j]
         y[n] = b_y[j]
-        if weight is not None:
-            weight[n] = b_weight[j]
+        if len(weight) > 1:
+            weight[n] = weight_of(np.uint64(j), b_weight)
         home[n] = block
         row[n] = j
         n += 1
@@ -234,7 +237,7 @@ def compact(keep, n, decoded, base, starts, lengths, y, weight, score, home, row
             starts[kept] = begin
             lengths[kept] = length
             y[kept] = y[i]
-            if weight is not None:
+            if len(weight) > 1:
                 weight[kept] = weight[i]
             score[kept] = score[i]
             home[kept] = home[i]
@@ -257,7 +260,7 @@ def refill(
     ----------
     block, n_cached, decoded : int
         See `compact`.
-    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64 or None
+    b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
     starts, lengths, y, weight, home, row : arrays of the working set; starts, y, weight in place
     indices, values : the arena, in place
     """
@@ -275,7 +278,7 @@ def refill(
                 if values is not None:
                     values[to + p] = values[begin + p]
         y[i] = b_y[j]
-        if weight is not None:
-            weight[i] = b_weight[j]
+        if len(weight) > 1:
+            weight[i] = weight_of(np.uint64(j), b_weight)
         done += 1
     return done
