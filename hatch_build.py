@@ -38,10 +38,12 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # for any 
         native.mkdir()
         losses = [name for name in os.environ.get("SBM_LOSSES", "").split(",") if name]
         order = (
+            f"import sys; sys.path.insert(0, {self.root!r}); "
             "from pathlib import Path; from sbm.programs.precompile import write_library; "
             f"write_library({self._level!r}, Path({str(native)!r}), {losses!r})"
         )
-        environment = {**os.environ, "SBM_PROCESSOR": self._level, "PYTHONPATH": self.root}
+        # PYTHONPATH stays: with it pip names the packages that it installed for the build.
+        environment = {**os.environ, "SBM_PROCESSOR": self._level}
         subprocess.run([sys.executable, "-c", order], env=environment, check=True)
         build_data["force_include"][str(native)] = "sbm/native"
         build_data["pure_python"] = False
