@@ -500,5 +500,10 @@ def test_interpreter_is_measured_in_a_process_of_the_command_line(monkeypatch):
     for name, expected in (("pytest", INTERPRETER), ("sbm.__main__", INTERPRETER + 32_000_000)):
         monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=name))
         interpreter_bytes.cache_clear()
-        assert interpreter_bytes() == expected
+        with monkeypatch.context() as context:
+            context.delitem(sys.modules, "mpi4py.MPI", raising=False)
+            assert interpreter_bytes() == expected
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    interpreter_bytes.cache_clear()
+    assert interpreter_bytes() == INTERPRETER + 46_000_000  # more than is resident
     interpreter_bytes.cache_clear()

@@ -50,6 +50,7 @@ def resident_bytes() -> int:
 
 # Python, numpy and our modules, in pages that stay resident (CPython 3.11 on Linux: 42 to 44 MB).
 INTERPRETER = 46_000_000
+MPI = 46_000_000  # of MPI, whose shared memory and buffers grow with the first messages
 _STEP = 16_000_000  # plans must not depend on some pages more or less
 
 
@@ -57,16 +58,18 @@ _STEP = 16_000_000  # plans must not depend on some pages more or less
 def interpreter_bytes() -> int:
     """Return the memory of interpreter and modules, as a plan counts it.
 
-    That is `INTERPRETER`, or in a process of the command line what is resident when it first plans,
+    That is `INTERPRETER`, with `MPI` where it is loaded; or in a process of the command line what
+    is resident when it first plans,
     if that is more. In other processes the caller's data are not ours to count.
     """
+    usual = INTERPRETER + (MPI if "mpi4py.MPI" in sys.modules else 0)
     script = sys.modules.get("__main__")  # ours, or one that pip made
     started = getattr(getattr(script, "main", None), "__module__", None)
     module = getattr(getattr(script, "__spec__", None), "name", None)
     if "sbm.__main__" in (started, module):
-        more = max(0, resident_bytes() - INTERPRETER)
-        return INTERPRETER + -(-more // _STEP) * _STEP
-    return INTERPRETER
+        more = max(0, resident_bytes() - usual)
+        return usual + -(-more // _STEP) * _STEP
+    return usual
 
 
 def usable_threads(asked: int | None) -> int:
