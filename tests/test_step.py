@@ -380,28 +380,26 @@ def test_screen_marks_exactly_the_rows_that_would_move(case, weighted):
     assert np.count_nonzero(violation[~cached] > 0) > 1
 
 
+def outcome(sim):
+    """What some steps end with, to the byte."""
+    for _ in sim.steps([0, 1, 2, 1, 0], sim.loss.rests):
+        pass
+    certificate, W_alpha = sim.certify()
+    return sim.solver.W.tobytes(), W_alpha.tobytes(), certificate
+
+
 @EVERY
 def test_prefetching_changes_no_byte(case, monkeypatch):
     found = []
     for ahead in (0, 2):
         patch(monkeypatch, "rows_ahead", lambda W, ahead=ahead: ahead)
-        sim = make(case, 3, bias=1.0, weighted=True)
-        for _ in sim.steps([0, 1, 2, 1, 0], sim.loss.rests):
-            pass
-        certificate, W_alpha = sim.certify()
-        found.append((sim.solver.W.tobytes(), W_alpha.tobytes(), certificate))
+        found.append(outcome(make(case, 3, bias=1.0, weighted=True)))
     assert found[0] == found[1]
 
 
 @EVERY
 def test_weights_of_one_change_no_byte(case):
-    found = []
-    for ones in (False, True):
-        sim = make(case, 3, bias=1.0, ones=ones)
-        for _ in sim.steps([0, 1, 2, 1, 0], sim.loss.rests):
-            pass
-        certificate, W_alpha = sim.certify()
-        found.append((sim.solver.W.tobytes(), W_alpha.tobytes(), certificate))
+    found = [outcome(make(case, 3, bias=1.0, ones=ones)) for ones in (False, True)]
     assert found[0] == found[1]
 
 
