@@ -89,11 +89,11 @@ def _exponents(rows: Rows, n_weights: int) -> tuple[npt.NDArray[np.int64], Float
     least = np.inf
     for part in _pieces(rows):
         values = np.minimum(np.abs(rows.values[part].astype(np.float64)), _LARGEST)
-        indices = rows.indices[part]
+        indices = rows.indices[part].astype(np.int64)  # the type that `add.at` is fast with
         some = values > 0.0
         least = min(least, values[some].min(initial=np.inf))
-        squares += np.bincount(indices, values * values, n_weights)
-        counts += np.bincount(indices, some, n_weights)
+        np.add.at(squares, indices, values * values)
+        np.add.at(counts, indices, some.astype(np.float64))
     occurs = counts > 0
     if not occurs.any():
         return np.zeros(n_weights, np.int64), squares
