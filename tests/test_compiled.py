@@ -357,7 +357,7 @@ def test_cache_folder_of_machine_code(nowhere, monkeypatch, environment, place):
 
 
 def test_commands_report_and_time_compiling(tmp_path, nowhere, monkeypatch, capsys, caplog):
-    monkeypatch.delenv(child.COMPILE_HERE, raising=False)
+    monkeypatch.delenv(cache.COMPILE_HERE, raising=False)
     asked = []
 
     def compile_all(kernels, workers):
@@ -404,7 +404,7 @@ def test_process_compiles_in_a_child(tmp_path):
         "place = cache.folder()\nprint(place, os.path.isdir(place))\n"
         "print({'numba', 'llvmlite'} & set(sys.modules))\n"
     )
-    env = {k: v for k, v in os.environ.items() if k != child.COMPILE_HERE}
+    env = {k: v for k, v in os.environ.items() if k != cache.COMPILE_HERE}
     env[cache.FOLDER] = "/dev/null/x"
     out = finished([sys.executable, "-c", code], env=env, check=True).stdout
     place = out.split()[1]
@@ -431,7 +431,7 @@ def test_child_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_child_that_fails_is_an_error(probe, monkeypatch):
-    monkeypatch.delenv(child.COMPILE_HERE, raising=False)
+    monkeypatch.delenv(cache.COMPILE_HERE, raising=False)
     for answer, words in (("", "cannot be kept in"), ("exit code -9", "exit code -9")):
         patch(monkeypatch, "run_compiler", lambda *order, answer=answer: answer)
         with pytest.raises(calls.KernelError, match=rf"fill cannot be compiled: .*{words}"):

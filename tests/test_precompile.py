@@ -45,7 +45,7 @@ class Watch:
             return found
 
         monkeypatch.setattr(calls.Kernel, "__call__", noted)
-        monkeypatch.delenv(child.COMPILE_HERE)
+        monkeypatch.delenv(cache.COMPILE_HERE)
         patch(monkeypatch, "kernels._is_there", lambda marker: False)
         patch(monkeypatch, "kernels.is_there", lambda *kernel: True)
         patch(monkeypatch, "kernels.specializations", listed)
@@ -84,6 +84,11 @@ def test_commands_prepare_what_they_call(watch, tmp_path, monkeypatch, case):
     watch(sbm.split, [text], tmp_path / "again.sbm", dtype="float64", min_count=2)
     watch(fit, tmp_path / "again.sbm", "d.model", **more)
     watch(sbm.predict, tmp_path / "t.model", text)
+    watch(sbm.predict, tmp_path / "t.model", store)
+    watch(sbm.check, store)
+    watch(sbm.cat, store, tmp_path / "c.svm")
+    watch(fit, store, "auto.model", warm_start=True, tol=1e-9, **more)
+    watch(sbm.plan, store, {**case.options})
     watch(sbm.stream, [text], tmp_path / "s.model", {"mem": "400MB", **case.options})
     if case.loss != "one_class":
         watch(fit, store, "v.model", validate=0.3, **more)
@@ -145,7 +150,7 @@ def test_variants_of_a_declaration(monkeypatch):
 
 @pytest.mark.process
 def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
-    monkeypatch.delenv(child.COMPILE_HERE)
+    monkeypatch.delenv(cache.COMPILE_HERE)
     patch(monkeypatch, "folder", lambda: tmp_path)
     wanted = specializations(["store.alphas.*", "inputs.ids.count"])
     counts = []
@@ -180,7 +185,7 @@ def test_compiler_ends_with_a_stopped_command(tmp_path, number, code):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     command = [sys.executable, "-m", "sbm", "train", tmp_path / "a.svm", "-o", tmp_path / "m.model"]
     environment = {**os.environ, cache.FOLDER: str(tmp_path / "cache")}
-    del environment[child.COMPILE_HERE]
+    del environment[cache.COMPILE_HERE]
     with started(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if not children.exists():

@@ -25,7 +25,6 @@ from sbm.compiled.linker import link
 from sbm.compiled.processor import Kinds
 
 __all__ = [
-    "COMPILE_HERE",
     "compile_all",
     "end_with",
     "make",
@@ -33,7 +32,6 @@ __all__ = [
     "stop_compilers",
 ]
 
-COMPILE_HERE = cache.COMPILE_HERE
 Result = TypeVar("Result")
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,7 +44,7 @@ def make(module: str, name: str, kinds: Kinds) -> tuple[Path | None, bytes]:
     KernelError
         If it cannot be compiled.
     """
-    if COMPILE_HERE in os.environ:
+    if cache.COMPILE_HERE in os.environ:
         return _compile(module, name, kinds)
     problem = compile_all([(module, name, kinds)])
     stored = None
@@ -145,10 +143,7 @@ def _spread(
 
 
 def _groups(kernels: Sequence[Specialization]) -> list[list[Specialization]]:
-    """Return the kernels of each module that share functions, the longest group first.
-
-    Functions that take the values of rows are compiled for each type of values; these share little.
-    """
+    """Return the variants of each kernel, which share functions; what takes longest comes first."""
     groups: dict[tuple[str, str], list[Specialization]] = {}
     for module, name, kinds in kernels:
         groups.setdefault((module, name), []).append((module, name, kinds))
@@ -184,7 +179,7 @@ def run_compiler(order: str, given: bytes = b"", tell: Callable[[int], None] | N
         f"import sys; sys.path[:] = {paths!a}; from sbm.compiled.child import end_with; "
         f"end_with({os.getpid()}); {order}"
     )
-    environment = {**os.environ, COMPILE_HERE: "1", cache.FOLDER: str(cache.folder())}
+    environment = {**os.environ, cache.COMPILE_HERE: "1", cache.FOLDER: str(cache.folder())}
     isolated = ["-I"] if sys.flags.isolated else []
     with stops_at_once(), stopped_clock():
         try:

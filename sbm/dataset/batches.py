@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.engine.kernels import CSV_AND_VW, READ_TEXT, prepare, types_of_dtype
+from sbm.engine.kernels import CSV_AND_VW, IDS, READ_TEXT, STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
@@ -231,8 +231,7 @@ def check_input(
     if sources is None:
         _numbers_of(BlockStore(Path(data)), words)
         return
-    kernels = READ_TEXT + CSV_AND_VW if names_record(sources) else READ_TEXT
-    prepare("reading", kernels, types_of_dtype("float64"), progress)
+    prepare_batches(data, sources, "reading", (), progress)
     some = [source for source in sources[:1] if source.comes_again]
     with ThreadPoolExecutor(1, "sbm-parse") as pool:
         pieces = convert_inputs(some, pool, ParsedText.copy, ahead=0, dtype="float64")
@@ -340,6 +339,35 @@ def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
         for first in range(0, len(y), most):
             some = slice(first, first + most)
             yield y[some], begins[some], ends[some], indices, values
+
+
+def prepare_batches(
+    data: str | Path,
+    sources: list[Source] | None,
+    what: str,
+    kernels: tuple[str, ...],
+    progress: Progress,
+) -> None:
+    """Compile the kernels that `read_batches` calls, and others that are called for its rows.
+
+    Parameters
+    ----------
+    data, sources
+        As for `read_batches`.
+    what : str
+        As for `sbm.engine.kernels.prepare`.
+    kernels : tuple of str
+        The others.
+    progress : Progress
+    """
+    reading: tuple[str, ...]
+    if sources is None:
+        reading, dtype = STORE + IDS, BlockStore(Path(data)).manifest["dtype"]
+    else:
+        reading, dtype = READ_TEXT, "float64"
+        if names_record(sources):
+            reading += CSV_AND_VW
+    prepare(what, reading + kernels, types_of_dtype(dtype), progress)
 
 
 def _text_batches(

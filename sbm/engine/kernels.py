@@ -27,6 +27,7 @@ from sbm.units import count
 
 __all__ = [
     "CSV_AND_VW",
+    "IDS",
     "JUDGE",
     "PREDICT",
     "PREDICT_SPARSE",
@@ -38,10 +39,11 @@ __all__ = [
     "prepare",
     "types_of",
     "types_of_dtype",
-]  # fmt: skip
+]
 
 # Kernels by what they are for; `sbm.compiled.declared` has the names.
-READ_TEXT = ("inputs.text.*", "inputs.ids.*", "store.rows.gather_rows")
+IDS = ("inputs.ids.*",)
+READ_TEXT = ("inputs.text.*", *IDS, "store.rows.gather_rows")
 WEIGHTS = ("inputs.text.parse",)
 CSV_AND_VW = ("inputs.names.*", "store.sorting.*")
 STORE = (

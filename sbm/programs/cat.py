@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.dataset.batches import text_order
+from sbm.engine.kernels import STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, require_path
 from sbm.inputs.arrow import SparseRows, write_rows
@@ -77,6 +78,7 @@ def cat(
     opened_store = BlockStore(store)
     require_whole(opened_store)
     progress = Progress.of(progress)
+    prepare("reading", STORE, types_of_dtype(opened_store.manifest["dtype"]), progress)
     rows = _batches(opened_store, progress)
     with opened(output) as file:
         assert file is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.engine.kernels import STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import StoreError, require_path
 from sbm.models.liblinear import load_model
@@ -200,6 +201,7 @@ def check(path: str | Path, *, progress: Progress | None = None) -> dict[str, An
 
 def _check(store: BlockStore, progress: Progress) -> dict[str, Any]:
     path = store.folder
+    prepare("reading", STORE, types_of_dtype(store.manifest["dtype"]), progress)
     ids = store.read_feature_ids()
     if len(np.unique(ids)) != len(ids):
         raise StoreError(

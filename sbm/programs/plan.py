@@ -20,7 +20,6 @@ from sbm.distributed.launch import MOST_PROCESSES
 from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
-from sbm.engine.kernels import kernels_of, prepare, types_of
 from sbm.engine.learners import Group
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
@@ -133,16 +132,15 @@ def _plan(
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
     problems = task.problems
     memory = plan_of(task, None, progress)
-    types = types_of(problems, rows.value_type)
-    prepare("training", kernels_of(task.settings, problems), types, progress)
-    scale_features(rows, progress)
     own = max(deal_parts(task.share.adding, rows, memory), key=len)
+    staying = memory.staying(own)
+    task.prepare_kernels(memory, staying, progress)
+    scale_features(rows, progress)
     with rows.in_use():
         disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
         measure = _measure_columns if task.method == "columns" else _measure
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
         speed = measure(task, sample)
-    staying = memory.staying(own)
     n_parts, nnz = len(memory.parts), sum(memory.parts[k].nnz for k in own)
     whole = nnz * sum(problem.n_outputs for problem in problems) if memory.is_whole else None
     return {

@@ -12,20 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.dataset.batches import answers_of, read_batches, sources_of
+from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
 from sbm.dataset.sources import other_columns
-from sbm.engine.kernels import (
-    CSV_AND_VW,
-    PREDICT,
-    PREDICT_SPARSE,
-    READ_TEXT,
-    prepare,
-    types_of_dtype,
-)
+from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_number, require_path
-from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.parsing import LARGEST_ID
@@ -145,11 +137,8 @@ def predict(
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
-        is_sparse = isinstance(model.W, SparseWeights)
-        kernels: tuple[str, ...] = READ_TEXT + (PREDICT_SPARSE if is_sparse else PREDICT)
-        if names_record(sources):
-            kernels += CSV_AND_VW
-        prepare("predicting", kernels, types_of_dtype("float64"), progress)
+    kernels = PREDICT_SPARSE if isinstance(model.W, SparseWeights) else PREDICT
+    prepare_batches(data, sources, "predicting", kernels, progress)
     answers = answers_of(model, decision, top, probability)
     weights = model.W if isinstance(model.W, SparseWeights) else np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0

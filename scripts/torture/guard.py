@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.compiled.cache import FOLDER
+from sbm.compiled.cache import COMPILE_HERE, FOLDER
 from sbm.compiled.calls import Kernel, load
-from sbm.compiled.child import COMPILE_HERE
 from scripts.torture.tally import Tally
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from sbm.compiled.clock import compile_seconds
 from sbm.dataset.options import ReadOptions
 from sbm.distributed.comm import Comm
-from sbm.engine.kernels import JUDGE, STORE, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.machine import interpreter_bytes, resident_bytes, smaller
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.progress import Progress
@@ -444,15 +443,9 @@ class Job:
     # --------------------------------------------------------------------------------- start
 
     def _prepare_kernels(self) -> None:
-        task, store, progress = self.task, self.store, self.options.progress
+        task = self.task
         summed = task.method == "dual" and task.share.adding.size > 1
-        kernels = kernels_of(task.settings, task.problems, self.plan.is_whole, summed)
-        if store.memory is None or len(self.staying) < len(self.plan.parts):
-            kernels += STORE
-        types = types_of(task.share.problems, store.value_type, summed)
-        prepare("training", kernels, types, progress)
-        if task.models > 1:
-            prepare("validating", JUDGE, types_of_dtype(store.manifest["dtype"]), progress)
+        task.prepare_kernels(self.plan, self.staying, self.options.progress, summed=summed)
 
     def compile_kernels(self) -> None:
         """Report the plan, compile the kernels and find the scales of features.

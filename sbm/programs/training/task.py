@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbm.distributed.comm import Comm, SerialComm
-from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
+from sbm.engine.kernels import (
+    JUDGE,
+    STORE,
+    WEIGHTS,
+    kernels_of,
+    prepare,
+    types_of,
+    types_of_dtype,
+)
+from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
@@ -180,6 +189,28 @@ class Task:
             if isinstance(problem, OneClass):
                 problem.total = weights.total
         return weights
+
+    def prepare_kernels(
+        self, plan: MemoryPlan, staying: Collection[int], progress: Progress, summed: bool = False
+    ) -> None:
+        """Compile what the passes of a training call.
+
+        Parameters
+        ----------
+        plan : MemoryPlan
+        staying : collection of int
+            The parts that stay in memory.
+        progress : Progress
+        summed : bool
+            The steps of several processes are added up.
+        """
+        store = self.store
+        kernels = kernels_of(self.settings, self.problems, plan.is_whole, summed)
+        if store.memory is None or len(staying) < len(plan.parts):
+            kernels += STORE
+        prepare("training", kernels, types_of(self.problems, store.value_type, summed), progress)
+        if self.models > 1:
+            prepare("validating", JUDGE, types_of_dtype(store.manifest["dtype"]), progress)
 
     def class_counts(self, weights: AnyWeights | None) -> list[float] | None:
         """Return the row weight per class for balanced class weights; None to use row counts."""

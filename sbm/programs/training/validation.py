@@ -11,16 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.dataset.batches import SCORES, read_batches, require_input, sources_of
+from sbm.dataset.batches import (
+    SCORES,
+    prepare_batches,
+    read_batches,
+    require_input,
+    sources_of,
+)
 from sbm.dataset.sources import other_columns
-from sbm.engine.kernels import CSV_AND_VW, JUDGE, PREDICT, READ_TEXT, prepare, types_of_dtype
+from sbm.engine.kernels import JUDGE, PREDICT, prepare, types_of_dtype
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import model_codes, model_labels
 from sbm.engine.progress import Progress
 from sbm.engine.snapshot import BEST, named, read_weights
 from sbm.errors import DataError
-from sbm.inputs.formats import names_record
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.text import PIECE
@@ -254,7 +259,6 @@ class Validation:
         """Yield the rows of the file, with class codes or targets."""
         store, path = self._store, self._path
         assert path is not None
-        prepare("validating", READ_TEXT + PREDICT, types_of_dtype("float64"), self._progress)
         numbers = dict(zip(store.label_names, store.labels or [], strict=False))
         words = LabelWords(
             numbers, "labels of the training data", "convert them", may_be_numbers=True
@@ -262,8 +266,8 @@ class Validation:
         sources = sources_of(
             path, names_of(store.manifest), words=words, targets=not self._is_classes
         )
-        if sources and names_record(sources):
-            prepare("reading names", CSV_AND_VW, {}, self._progress)
+        if not self._is_checked:
+            prepare_batches(path, sources, "validating", PREDICT, self._progress)
         table = IdTable(store.read_feature_ids())
         batches = read_batches(path, sources, table, outputs, 1, self._progress, words=words)
         for y, begins, ends, indices, values in batches:
