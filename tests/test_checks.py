@@ -105,8 +105,7 @@ def test_headers_are_checked_before_kernels_are_compiled(here, run, monkeypatch,
     def compile_nothing(*_):
         raise AssertionError("compiles before the header is checked")
 
-    monkeypatch.setattr("sbm.engine.kernels.prepare", compile_nothing)
-    for module in ("programs.predict", "dataset.batches"):
+    for module in ("engine.kernels", "dataset.batches"):
         monkeypatch.setattr(f"sbm.{module}.prepare", compile_nothing)
     code, _, err = run(line)
     assert code == 1
