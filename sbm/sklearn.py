@@ -158,8 +158,7 @@ class _Linear(BaseEstimator):
         self._learner = None
         ended_by = (report["validation"] or {}).get("ended_by", "limit")
         if not report["converged"] and ended_by == "limit":
-            scale = report["scale_advice"]
-            advice = f"set scale='{scale}', or lower C" if scale else "lower C"
+            advice = "lower C"
             if report["is_falling"]:
                 advice = "raise max_iter"
             elif chosen.loss == "one_class":

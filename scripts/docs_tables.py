@@ -128,7 +128,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "bounds": numbers.bounds,
     "newton": numbers.newton,
     "conjugate": numbers.conjugate,
-    "scaling": numbers.scaling,
     "heldout": numbers.held_out,
     "remedies": numbers.remedies,
     "machines": numbers.machines,

@@ -375,16 +375,6 @@ def conjugate() -> str:
     )
 
 
-def scaling() -> str:
-    """Return what scaling does to a table that needs it."""
-    rows = [
-        [f"`--scale {one['scale']}`", f"{one['passes']}", f"{one['relative_gap']:.1e}",
-         f"{one['accuracy_percent']:.1f} %"]
-        for one in result("converge")["tables"]["income, --solver dual"]
-    ]  # fmt: skip
-    return _table(["`--solver dual`", "passes", "certified gap", "accuracy, training rows"], rows)
-
-
 def held_out() -> str:
     """Return predictions of rows that were held out, by scale."""
     rows = result("scaling")["rows"]

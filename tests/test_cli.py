@@ -228,26 +228,21 @@ def test_advice_depends_on_cause_of_nonconvergence(run, tmp_path):
     rows = [f"{label} 1:{a} 2:{b}\n" for label, a, b in zip(y, age, income, strict=True)]
     Path("raw.svm").write_text("".join(rows))
     run("split raw.svm")
-    code, _, err = run("train raw.sbm --max-passes 20 --solver dual")
+    code, _, err = run("train raw.sbm --max-passes 20 --solver dual --parts blocks -C 1e6")
     assert code == 3
     assert "raise --max-passes" not in err
-    sizes = r"features range from (1\.99|2) to [\d.]+e\+0[45] in size; "
-    assert re.search(f"{sizes}--scale std may need fewer passes$", err, re.M)
     advice = err.splitlines()[-1]
-    assert "--scale std, " in advice
+    assert "--scale" not in advice
     assert "--solver auto, --cache-frac auto" in advice
     assert "more --mem" not in advice  # all blocks stayed
     assert "smaller -C" in advice
-    assert (
-        "--cache-frac auto"
-        not in run("train raw.sbm --max-passes 21 --solver dual --cache-frac auto")[2]
-    )
+    line = "train raw.sbm --max-passes 21 --solver dual --parts blocks -C 1e6 --cache-frac auto"
+    assert "--cache-frac auto" not in run(line)[2]
     rows = [f"{label} 1:{a} 2:{b / 5e4}\n" for label, a, b in zip(y, age, income, strict=True)]
     Path("scaled.svm").write_text("".join(rows))
     run("split scaled.svm")
     code, _, err = run("train scaled.sbm --max-passes 4 --tol 1e-5 --solver dual")
     assert "raise --max-passes\n" in err  # the gap falls, but more and more slowly
-    assert "features range" not in err
 
 
 @pytest.mark.parametrize(
@@ -286,27 +281,6 @@ def test_advice_counts_passes_only_with_a_trend(left, is_falling, text):
               "visits_cut_short": 0, "blocks": 1, "decoded_share": 1.0}  # fmt: skip
     first = next(show.not_converged(report, sbm.Settings()))
     assert first == f"sbm: not converged: relative gap 5.00e-01 is above --tol 0.001{text}"
-
-
-@pytest.mark.parametrize(
-    ("more", "scale"),
-    [
-        (lambda k: f"{k % 7}", "std"),  # a number
-        (lambda k: f"c{k % 500}", "maxabs"),  # a word
-        (lambda k: "abc"[k % 3], "maxabs"),  # a frequent word
-        (lambda k: f"{k}" if k % 50 == 0 else "", "maxabs"),  # a rare number
-    ],
-)
-def test_scale_advice_depends_on_columns(run, tmp_path, more, scale):
-    rows = [f"{'yn'[k * 7 % 13 < 6]},{20000 + 7919 * k % 60000},{1 + k % 9},{more(k)}"
-            for k in range(2000)]  # fmt: skip
-    Path("t.csv").write_text("\n".join(["label,income,kids,more", *rows]) + "\n")
-    err = run("train t.csv --loss log_loss -o t.model")[2]
-    assert f"; --scale {scale} may need fewer passes" in err
-    assert "predict better" not in err
-    for chosen, advice in (("--loss log_loss -o t.model", scale), (f"--scale {scale}", None)):
-        report = strict(run(f"train t.csv {chosen} --fresh --json")[1])
-        assert report["scale_advice"] == advice
 
 
 def test_tune_reports_best_at_grid_edge(run, here):

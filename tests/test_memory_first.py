@@ -144,18 +144,6 @@ def contents(store: Path) -> dict[str, Any]:
     return found | {"manifest": manifest}
 
 
-def test_scales_of_features_come_from_the_rows(tmp_path):
-    text = text_of(tmp_path)
-    sbm.split(text, tmp_path / "d.sbm", blocks=2)
-    found = [
-        sbm.train(
-            data, tmp_path / f"{k}.model", settings_of(tol=1e-12, max_passes=1), blocks=blocks
-        )
-        for k, (data, blocks) in enumerate([(tmp_path / "d.sbm", None), (text, 2)])
-    ]
-    assert found[0][1]["feature_scales"] == found[1][1]["feature_scales"] is not None
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_chunks_keep_their_rows_when_others_go(dtype):
     chunks, random = DecodedChunks(799, dtype), np.random.default_rng(0)

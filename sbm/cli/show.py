@@ -268,7 +268,7 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         + (f"; raise {used_up}" + (f" ({more})" if more else "") if is_falling else "")
         + ("" if is_falling else f", and the gap {slow}")
     )
-    helps = [f"--scale {report['scale_advice']}"] if report.get("scale_advice") else []
+    helps = list[str]()
     is_sparse = settings.method == "columns"
     if is_sparse:
         helps += ["a larger --mem"]

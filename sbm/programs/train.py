@@ -107,11 +107,9 @@ def train(
         ``blocks``, ``decoded_share`` (of the rows, those that stayed decoded), ``passes_left``
         (estimate of the passes to the tolerance, None if the gaps of the last solver show no
         trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
-        ``feature_scales`` (smallest and largest, without ``scale``), ``scale_advice`` (the
-        ``scale`` to try if these differ by more than a thousand), ``only_label`` (if the model
-        predicts no other), ``model``, ``resumed``, ``was_finished``, and ``read`` (the report of
-        reading text, as of `sbm.split`, with ``seconds``; None for a store). Seconds and bytes
-        include those before a resume.
+        ``only_label`` (if the model predicts no other), ``model``, ``resumed``,
+        ``was_finished``, and ``read`` (the report of reading text, as of `sbm.split`, with
+        ``seconds``; None for a store). Seconds and bytes include those before a resume.
 
     Raises
     ------
@@ -280,9 +278,6 @@ def _finish(
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read
-    sizes = job.feature_scales
-    report["feature_scales"] = None if sizes is None else [sizes.smallest, sizes.largest]
-    report["scale_advice"] = None if sizes is None else sizes.advice
     report["seconds"]["total"] += clock() - begin
     report["peak_rss_bytes"] = peak_bytes()
     run.log({"event": "end", **report})

@@ -39,7 +39,7 @@ from sbm.programs.training.ranks import (
     refuse_others,
     runs_of_others,
 )
-from sbm.programs.training.scales import FeatureScales, scale_features
+from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import (
     TrainingState,
     bound_before,
@@ -173,8 +173,6 @@ class Job:
         The identity of this training, stored in each checkpoint.
     reserved : int
         Bytes of the bound for the tables of rows in memory.
-    feature_scales : FeatureScales or None
-        See `scale_features`.
     validation : Validation or None
     may_plan_with_less : bool
         Whether all ranks will retry together after memory ran out.
@@ -196,7 +194,6 @@ class Job:
     itself: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.feature_scales: FeatureScales | None = None
         self.carried: Carried | None = None
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
@@ -468,7 +465,7 @@ class Job:
         if self.validation is not None:
             self.validation.choose_rows()
         if self.carried is None:  # otherwise they are known
-            self.feature_scales = scale_features(self.store, self.options.progress, self.comm)
+            scale_features(self.store, self.options.progress, self.comm)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The scales of features: how much they differ, and what `--scale` divides values by."""
+"""The sizes of columns: what `--scale` divides values by, and units of weights."""
 
 from __future__ import annotations
 
@@ -11,76 +11,33 @@ import numpy.typing as npt
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
-from sbm.plain import dataclass
 from sbm.rows import Arena, Rows
 from sbm.solver.metric import ColumnSizes, Metric
 from sbm.solver.problem import TOO_LARGE, AnyProblem
 from sbm.solver.proximal import units_for
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "FeatureScales", "scale_features", "units_of"]
+__all__ = ["FEATURE_BYTES", "is_uneven", "scale_features", "units_of"]
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_RATIO = 1e3  # largest over smallest scale that needs no advice
-FREQUENT = 0.1  # minimum share of rows with the feature
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
 # A deviation of at most this many roundings of the mean, in the type of the values, counts as 0.
 _ROUNDINGS = 2.0
 
 
-@dataclass(frozen=True)
-class FeatureScales:
-    """Scales of the frequent features in the first chunk.
-
-    Attributes
-    ----------
-    smallest, largest : float
-        The scale of a feature is its largest absolute value.
-    is_dense : bool
-        Whether all features are frequent numbers. Others are words of a table, or rare: divided by
-        its standard deviation, such a feature would be regularised much less than without scaling.
-    """
-
-    smallest: float
-    largest: float
-    is_dense: bool
-
-    @property
-    def advice(self) -> str | None:
-        """The ``--scale`` that may need fewer passes, if scales differ much; otherwise None."""
-        if self.largest <= _MOST_RATIO * self.smallest:
-            return None
-        return "std" if self.is_dense else "maxabs"
-
-
-def scale_features(
-    store: BlockStore, progress: Progress, comm: Comm | None = None
-) -> FeatureScales | None:
+def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = None) -> None:
     """Find the scales of all features for the ``scaling`` of a store, which then scales its rows.
 
-    Several ranks read a part of the blocks each. Without scaling, report if scales differ much.
-
-    Returns
-    -------
-    FeatureScales or None
-        See `feature_scales`; None with scaling.
+    Several ranks read a part of the blocks each.
 
     Raises
     ------
     DataError
         A standard deviation exceeds the range of a float64.
     """
-    if store.scaling == "none":
-        found = feature_scales(store)
-        if found is not None and found.advice:
-            progress.stage(
-                f"values of frequent features range from {found.smallest:.3g} to "
-                f"{found.largest:.3g} in size; --scale {found.advice} may need fewer passes"
-            )
-        return found
-    if store.scales is not None or store.value_type == "ones":
-        return None
+    if store.scaling == "none" or store.scales is not None or store.value_type == "ones":
+        return
     comm = comm or SerialComm()
     here = store.blocks_here
     if store.shard is None:
@@ -95,7 +52,6 @@ def scale_features(
     if not np.isfinite(scales).all():
         raise DataError(TOO_LARGE)
     store.scales = np.where(scales > 0, scales, 1.0)
-    return None
 
 
 def _read(store: BlockStore, chunk: Chunk) -> tuple[npt.NDArray[np.int32], Floats]:
@@ -169,29 +125,6 @@ def _deviations(
     squares += every  # of the rows where it is 0
     squares /= n_rows
     return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
-
-
-def feature_scales(store: BlockStore) -> FeatureScales | None:
-    """Return the scales of frequent features in the first chunk.
-
-    The result is None if no feature is frequent, or all values are 1.
-    """
-    here = store.blocks_here
-    chunk = next(iter(store.chunks[here[0]]), None) if here else None
-    if chunk is None or not chunk.nnz or store.value_type == "ones":
-        return None
-    indices, values = _read(store, chunk)
-    order = np.argsort(indices, kind="stable")
-    firsts = np.flatnonzero(np.diff(indices[order], prepend=-1))
-    values = values[order]
-    scales = np.maximum.reduceat(np.abs(values), firsts)
-    counts = np.diff(np.append(firsts, chunk.nnz))
-    frequent = scales[(counts >= FREQUENT * chunk.rows) & (scales > 0)]
-    if not len(frequent):
-        return None
-    is_word = (np.minimum.reduceat(values, firsts) == 1.0) & (scales == 1.0) & (counts < chunk.rows)
-    is_dense = len(frequent) == store.n_features and not is_word.any()
-    return FeatureScales(float(frequent.min()), float(frequent.max()), is_dense)
 
 
 def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None:
