@@ -546,6 +546,18 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
 # ------------------------------------------------------------------------- models and reports
 
 
+def columns(report: Report) -> Lines:
+    """Yield a line for each column of a table."""
+    yield from report["lines"]
+    if report["output"] is not None:
+        yield f"wrote {report['output']}"
+
+
+def columns_toml(report: Report) -> Lines:
+    """Yield the kinds of columns as TOML."""
+    yield report["toml"].rstrip("\n")
+
+
 def inspect(report: Report) -> Lines:
     """Show the largest and smallest weights per class, or the largest changes."""
     if "models" in report:

@@ -28,12 +28,12 @@ from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
+from sbm.inputs.options import InputOptions
 from sbm.inputs.parsing import (
     EXACT_FLOAT32,
     LARGEST_VALUE,
     ROUNDED_LABEL,
     TOO_LARGE,
-    InputOptions,
     ParsedText,
     as_floats,
     find_rounded,
@@ -85,6 +85,7 @@ class Batch:
     # ``place(k)`` names row k in messages. Default: the source name and the row number.
     place: Callable[[int], str] | None = None
     names: NewNames | None = None  # names of features, in order of first appearance
+    name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
 
 
@@ -233,7 +234,7 @@ def read_rows(
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
                 if not source.changed and dtype == "float32" and parsed.values is not None:
-                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch.names)
+                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
                     source.changed = f"{place(begin + row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
@@ -244,9 +245,7 @@ def read_rows(
         source.sha256 = digest.hexdigest()
 
 
-def _find_change(
-    values: Floats, ids: Ints, indptr: Ints, names: NewNames | None
-) -> tuple[int, str]:
+def _find_change(values: Floats, ids: Ints, indptr: Ints, batch: Batch) -> tuple[int, str]:
     """Return the row of the first whole number that float32 changes, and a message, else empty."""
     size = np.abs(values)
     large = np.flatnonzero((size > EXACT_FLOAT32) & (size <= LARGEST_VALUE["float32"]))
@@ -255,8 +254,8 @@ def _find_change(
     if not len(changed):
         return 0, ""
     k = changed[0]
-    feature: object = int(ids[k])
-    if names is not None:
+    feature: object = int(ids[k]) if batch.name_of is None else batch.name_of(int(ids[k]))
+    if (names := batch.names) is not None:
         known = np.flatnonzero(names[0] == ids[k])
         feature = names[1][known[0]].decode("utf-8", "replace") if len(known) else feature
     row = int(np.searchsorted(indptr, k, side="right")) - 1
