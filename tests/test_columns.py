@@ -326,8 +326,8 @@ def test_ambiguous_names_are_refused(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(st.lists(st.binary(max_size=5), max_size=9), max_size=9),
-    st.lists(st.binary(max_size=5)),
+    st.lists(st.lists(st.binary(min_size=1, max_size=5), max_size=9), max_size=9),
+    st.lists(st.binary(min_size=1, max_size=5)),
 )
 def test_words_are_a_dictionary(parts: list[list[bytes]], more: list[bytes]) -> None:
     table, known = WordTable(), dict[bytes, int]()
@@ -342,9 +342,9 @@ def test_words_are_a_dictionary(parts: list[list[bytes]], more: list[bytes]) -> 
     again = WordTable(Names.of(known), 5 * ids)
     for word in [*known, *more]:
         code = again.code_of(word)
-        expected_id = 5 * (1 + known[word]) if word in known and word else None
+        expected_id = 5 * (1 + known[word]) if word in known else None
         assert (int(again.ids[code]) if code >= 0 else None) == expected_id
-    assert again.free_id == 1 + 5 * max([*ids[[bool(w) for w in known]], 0])
+    assert again.free_id == 1 + 5 * len(known)
 
 
 def test_features_do_not_depend_on_batches(tmp_path: Path) -> None:

@@ -692,7 +692,7 @@ def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
 def columns(
     terminal: Terminal, inputs: tuple[str, ...], output: Path | None, toml: bool, **options: Any
 ) -> None:
-    """Show what the columns of a table are read as, one line per column.
+    """Show what the columns of a table are read as.
 
     Only the first 10,000 rows are read. The TOML file can be edited and given to sbm split or sbm
     train with --columns.

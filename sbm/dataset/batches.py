@@ -29,6 +29,7 @@ from sbm.inputs.columns.kinds import Asked, Dialect
 from sbm.inputs.columns.state import Columns
 from sbm.inputs.formats import (
     check_headers,
+    check_names,
     convert_inputs,
     is_table,
     names_record,
@@ -308,9 +309,10 @@ def sources_of(
             f"{data} is a table, but the model was trained on Vowpal Wabbit's text; train a model "
             "on a table"
         )
+    check_names(sources)
     if is_table(sources[0]):
-        prepare("reading", TABLES, {}, Progress())
-    check_headers(sources)
+        prepare("reading tables", TABLES, {}, Progress())
+        check_headers(sources)
     return sources
 
 

@@ -58,6 +58,7 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
     FORMATS,
     check_headers,
+    check_names,
     is_table,
     names_format,
     names_record,
@@ -244,8 +245,11 @@ def prepare(
     if options.min_count > 1:
         refuse_once_only(sources)
     return_freed_memory()
-    kernels.prepare("reading", kernels.TABLES if any(map(is_table, sources)) else (), {}, progress)
-    check_headers(sources, max(PIECE, (options.mem - interpreter_bytes()) // 12) // 8)
+    largest_row = max(PIECE, (options.mem - interpreter_bytes()) // 12) // 8
+    check_names(sources, largest_row)
+    if any(map(is_table, sources)):
+        kernels.prepare("reading tables", kernels.TABLES, {}, progress)
+        check_headers(sources, largest_row)
     for line in columns_seen(sources):
         progress.stage(line)
     wanted: tuple[str, ...] = kernels.READ_TEXT

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError
-from sbm.inputs.columns.cells import is_string, require_pyarrow
+from sbm.inputs.columns.cells import require_pyarrow
 from sbm.inputs.matrices import digested
 from sbm.inputs.options import InputOptions
+from sbm.inputs.pages import Page, batch_sizes, pages_of
 from sbm.inputs.records import is_sparse
 from sbm.inputs.tables import TableRows
 from sbm.inputs.text import Source
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _READ = 1 << 16  # bytes per read of a column
-_PAGE = 1 << 20  # largest page that writers make by default
+_ROW_BYTES = 1 << 23  # bytes of rows decoded at a time
+_LISTED = 20  # bytes of an item of a list that is decoded
+_COPIES = 4  # of the words of a dictionary page, while it is decoded
+_HEAD_BYTES = 1 << 24  # of the first rows
 _MOST_ROWS = 1 << 14  # most rows with lists decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
 _MOST_KINDS = 3  # of cells named in a message
@@ -239,7 +243,7 @@ class ArrowTable:
         for batch in self._batches:
             _validate(batch, self.place, 1 + sum(map(len, self._kept)))
             self._kept.append(batch)
-            if sum(map(len, self._kept)) >= n:
+            if _is_enough(self._kept, n):
                 break
         return self._kept
 
@@ -277,9 +281,14 @@ class ArrowTable:
         """Estimate how many rows with lists make a piece."""
         return _LISTS
 
-    def page_bytes(self, size: int) -> int:
-        """Estimate the bytes of the file, of `size` bytes, that are in memory at a time."""
-        return 0
+    def bounds(self) -> tuple[int, int]:
+        """Return the bytes of a file that are in memory at a time, and the rows (0: no bound)."""
+        return 0, 0
+
+
+def _is_enough(batches: Sequence[pa.RecordBatch], n: int) -> bool:
+    """Return whether batches have `n` rows, or so many bytes that fewer have to do."""
+    return sum(map(len, batches)) >= n or sum(b.nbytes for b in batches) > _HEAD_BYTES
 
 
 def _leaves(schema: Iterable[pa.Field]) -> Iterator[tuple[str, list[Any]]]:
@@ -325,7 +334,7 @@ class _FeatherFile(ArrowTable):
         for k in range(self._batches.num_record_batches):
             found.append(self._batches.get_batch(k))
             _validate(found[-1], self.place, 1 + sum(map(len, found[:-1])))
-            if sum(map(len, found)) >= n:
+            if _is_enough(found, n):
                 break
         return found
 
@@ -333,9 +342,8 @@ class _FeatherFile(ArrowTable):
         for k in range(self._batches.num_record_batches):
             yield self._batches.get_batch(k).select(columns)
 
-    def page_bytes(self, size: int) -> int:
-        n_batches: int = self._batches.num_record_batches
-        return 4 * size // max(1, n_batches)  # it may be compressed
+    def bounds(self) -> tuple[int, int]:
+        return _largest_batch(self._source, 8), 0
 
     def share(self, batch: pa.RecordBatch) -> int:
         n_rows: int = batch.num_rows
@@ -357,15 +365,17 @@ class _ParquetFile(ArrowTable):
 
     def _first(self, n: int) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []
-        for batch in self._batches.iter_batches(n, use_threads=False):
+        n_read = min(n, self._source.most_rows or n)
+        for batch in self._batches.iter_batches(n_read, use_threads=False):
             found.append(batch)
-            if sum(map(len, found)) >= n:
+            if _is_enough(found, n):
                 break
         for batch in found:
             _validate(batch, self.place, 1)
         return found
 
     def _stored(self, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        most = min(most, self._source.most_rows or most)
         yield from self._batches.iter_batches(most, columns=columns, use_threads=False)
 
     def share(self, batch: pa.RecordBatch) -> int:
@@ -392,18 +402,60 @@ class _ParquetFile(ArrowTable):
         ]
         return max(1, min(_MOST_ROWS, int(piece_nnz() / max([1.0, *nnz]))))
 
-    def page_bytes(self, size: int) -> int:
-        pages = (
-            sum(_page_of(group.column(k)) for k in range(group.num_columns))
-            for group in self._groups()
-        )
-        return max(pages, default=0)
+    def bounds(self) -> tuple[int, int]:
+        most, row = 0, 0.0
+        with open(self._source.file, "rb") as file:
+            for group in self._groups():
+                columns = [group.column(k) for k in range(group.num_columns)]
+                try:
+                    pages = [list(pages_of(file, column)) for column in columns]
+                except (ValueError, OverflowError) as error:
+                    raise _damaged(self._source, error) from error
+                for k, some in enumerate(pages):
+                    if self._batches.schema.column(k).max_repetition_level:  # a row may have all
+                        longest = max((page.values for page in some), default=0)
+                        most = max(most, _LISTED * longest)
+                most = max(most, sum(map(_page_bytes, pages)))
+                cells = sum(page.size for some in pages for page in some if not page.is_dictionary)
+                row = max(row, cells / max(1, group.num_rows))
+        return most, max(1, int(_ROW_BYTES / max(row, 1.0)))
 
 
-def _page_of(column: Any) -> int:
-    """Estimate the bytes of a page of a column, and of its dictionary."""
-    most = _PAGE * (2 if column.has_dictionary_page else 1) + _READ
-    return min(most, int(column.total_uncompressed_size))
+def _page_bytes(pages: Sequence[Page]) -> int:
+    """Return the bytes that the pages of a column need: a page, compressed too, and words."""
+    words = sum(page.size for page in pages if page.is_dictionary)
+    data = [page.size + page.stored for page in pages if not page.is_dictionary]
+    return _COPIES * words + max(data, default=0) + _READ
+
+
+def _largest_batch(source: Source, begin: int) -> int:
+    """Return the bytes that the record batches of a file need, one at a time."""
+    import pyarrow as pa
+
+    words, most = 0, 0
+    with pa.memory_map(source.file) as file:
+        file.seek(begin)
+        try:
+            for is_dictionary, size in batch_sizes(file):
+                words += size if is_dictionary else 0
+                most = max(most, size)
+        except ValueError as error:
+            raise _damaged(source, error) from error
+    return 2 * most + words
+
+
+def _damaged(source: Source, error: Exception) -> DataError:
+    return DataError(
+        f"cannot read {source.name} ({first_line(error)}); it is damaged or not a {source.format} "
+        "file"
+    )
+
+
+class _StreamFile(ArrowTable):
+    """An Arrow stream file."""
+
+    def bounds(self) -> tuple[int, int]:
+        return _largest_batch(self._source, 0), 0
 
 
 @contextlib.contextmanager
@@ -415,13 +467,14 @@ def _opened(source: Source) -> Iterator[ArrowTable]:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(source.file, buffer_size=_READ, pre_buffer=False) as file:
-            words = [field.name for field in file.schema_arrow if is_string(field.type)]
+            columns = (file.schema.column(k) for k in range(len(file.schema)))
+            words = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
             options = {"read_dictionary": words, "buffer_size": _READ, "pre_buffer": False}
             with pq.ParquetFile(source.file, **options) as coded:
                 yield _ParquetFile(source, coded, coded.schema_arrow)
     elif _is_stream(source.file):
         with pa.OSFile(source.file) as file, pa.ipc.open_stream(file) as reader:
-            yield ArrowTable(source, reader, reader.schema)
+            yield _StreamFile(source, reader, reader.schema)
     else:
         with pa.OSFile(source.file) as file, pa.ipc.open_file(file) as reader:
             yield _FeatherFile(source, reader, reader.schema)
@@ -469,4 +522,5 @@ def find_layout(source: Source) -> None:
     require_pyarrow(f"reading {source.name}")
     with _noting_damage(source), _opened(source) as file:
         source.is_sparse = file.is_sparse
-        source.reader_bytes += file.page_bytes(source.size)
+        size, source.most_rows = file.bounds()
+        source.reader_bytes += size

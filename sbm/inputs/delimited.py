@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 kernels = load("sbm.inputs.kernels.words")
 _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_HEAD_BYTES = 1 << 24  # of the first rows
 _SPARE = 1  # bytes behind the text, for the last line end
 _NEWLINE = ord("\n")
 _COLUMN = re.compile(r"column #(\d+)")
@@ -86,7 +87,7 @@ class _Delimited:
         self._dirty: set[str] = set()  # columns that hold more than plain numbers
         self._begin(dialect)
         self._is_first = True
-        first = self._cut(1)
+        first = self._first()
         self.names: list[str] = []
         if first is None:
             return
@@ -151,18 +152,18 @@ class _Delimited:
             return False
         return bool(self._pipe.is_idle(self._taken + self._newlines()))
 
-    def _newlines(self) -> int:
-        return int(np.count_nonzero(self._text[: self._size] == _NEWLINE))
+    def _newlines(self, end: int | None = None) -> int:
+        part = self._text[: self._size if end is None else end]
+        return int(np.count_nonzero(part == _NEWLINE))
 
-    def _cut(self, most: int | None = None) -> _Piece | None:
-        """Take the next records, at most `most` of them; None at the end."""
+    def _cut(self) -> _Piece | None:
+        """Take the next records; None at the end."""
         while True:
-            if most is None or not self._size:
-                self._fill()
+            self._fill()
             if self._is_over and self._size and self._text[self._size - 1] != _NEWLINE:
                 self._text[self._size] = _NEWLINE
                 self._size += 1
-            room = self._newlines() if most is None else most
+            room = self._newlines()
             ends, cells, lines = (np.empty(max(1, room), np.int64) for _ in range(3))
             n, n_lines = kernels.find_records(
                 self._text, self._size, ord(self._separator), ord(self._quote), ends, cells, lines
@@ -178,10 +179,7 @@ class _Delimited:
             self._fill(is_short=True)
         end = int(ends[n - 1])
         piece = _Piece(self._text[:end].copy(), ends[:n], cells[:n], lines[:n] + self._line)
-        self._taken += int(np.count_nonzero(piece.text == _NEWLINE)) if self._pipe.is_pipe else 0
-        rest = self._size - end
-        self._text[:rest] = self._text[end : self._size].copy()
-        self._size, self._line = rest, self._line + n_lines
+        self._drop(end, n_lines)
         return piece
 
     def _grow(self) -> None:
@@ -196,6 +194,36 @@ class _Delimited:
         text[: self._size] = self._text[: self._size]
         self._text = text
 
+    def _first(self) -> _Piece | None:
+        """Take the first record, without a compiled lexer; None if there is none."""
+        while True:
+            text = self._text[: self._size].tobytes()
+            begin = len(text) - len(text.lstrip(b"\r\n"))
+            end, cells = _end_of_record(text, begin, ord(self._separator), ord(self._quote))
+            if end or self._is_over:
+                break
+            if self._size == len(self._text) - _SPARE:
+                self._grow()
+            self._fill(is_short=True)
+        if not end and begin == len(text):
+            return None
+        self._line += text.count(b"\n", 0, begin)
+        piece = _Piece(
+            np.frombuffer(text[begin : end or len(text)], np.uint8), np.array([end - begin]),
+            np.array([cells]), np.array([self._line]),
+        )  # fmt: skip
+        if not end and cells < 0:
+            raise DataError(f"{self._source.name}:{self._line}: {_QUOTES}")
+        self._drop(end or len(text), text.count(b"\n", begin, end or len(text)))
+        return piece
+
+    def _drop(self, end: int, n_lines: int) -> None:
+        """Remove text up to `end` from the buffer."""
+        self._taken += self._newlines(end) if self._pipe.is_pipe else 0
+        rest = self._size - end
+        self._text[:rest] = self._text[end : self._size].copy()
+        self._size, self._line = rest, self._line + n_lines
+
     def _pieces(self) -> Iterator[_Piece]:
         while self._kept:
             yield self._kept.popleft()
@@ -208,9 +236,10 @@ class _Delimited:
         import pyarrow as pa
 
         found = sum(len(piece.ends) for piece in self._kept)
-        while found < n and (piece := self._cut()) is not None:
+        size = sum(len(piece.text) for piece in self._kept)
+        while found < n and size < _HEAD_BYTES and (piece := self._cut()) is not None:
             self._kept.append(piece)
-            found += len(piece.ends)
+            found, size = found + len(piece.ends), size + len(piece.text)
         every = list(range(len(self.names)))
         tables = []
         left = n
@@ -308,6 +337,29 @@ class _Delimited:
                     raise DataError(f"{self._source.name}: {first_line(error)}") from error
                 kinds[found[1]] = pa.string()
                 self._dirty.add(self.names[int(found[1])])
+
+
+def _end_of_record(text: bytes, begin: int, separator: int, quote: int) -> tuple[int, int]:
+    """Return the end of a record, 0 if it is not complete, and its cells; see `find_records`.
+
+    The cells are -1 if text follows a closing quote, or a quote is not closed.
+    """
+    cells, is_wrong, is_quoted, at_begin = 1, False, False, True
+    closed = False
+    for k in range(begin, len(text)):
+        byte = text[k]
+        if is_quoted:
+            is_quoted, closed = byte != quote, byte == quote
+        elif byte == _NEWLINE:
+            return k + 1, -1 if is_wrong else cells
+        elif byte == separator:
+            cells, at_begin, closed = cells + 1, True, False
+        elif byte == quote and (at_begin or closed):
+            is_quoted, at_begin, closed = True, False, False
+        else:
+            is_wrong |= closed and byte != ord("\r")
+            at_begin = False
+    return 0, -1 if is_wrong or is_quoted else cells
 
 
 _QUOTES = "quotes must enclose a whole cell and be doubled inside it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
+_LARGEST_ROW = LARGEST_LINE // _BYTES_A_NONZERO
 MOST_SOURCES = 256  # with more text files, several make one source
 ARROW = ("parquet", "feather")
-_ARROW_MEMORY = 100_000_000  # bytes of pyarrow and of the cells that are converted at a time
+_ARROW_LIBRARY = 45_000_000  # bytes of pyarrow, as soon as it is imported
+_ARROW_MEMORY = _ARROW_LIBRARY + 55_000_000  # also of the cells that are converted at a time
 
 
 @dataclass(frozen=True)
@@ -187,13 +190,13 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     return sources
 
 
-def check_headers(sources: Sequence[Source], largest_row: int | None = None) -> None:
-    """Find the columns of tables, and check those of all files, before rows are read.
+def check_names(sources: Sequence[Source], largest_row: int | None = None) -> None:
+    """Check the names of the columns of tables; this needs no compiled code.
 
     Raises
     ------
     DataError
-        As `Columns.fit`; or a table and features of another kind are read together.
+        As `Columns.check_names`; or a table and features of another kind are read together.
     """
     tables = [source for source in sources if is_table(source)]
     others = [source for source in sources if not is_table(source)]
@@ -202,10 +205,33 @@ def check_headers(sources: Sequence[Source], largest_row: int | None = None) -> 
             f"{tables[0].name} is a table with its own features, so {others[0].name} cannot be "
             "added to it; use one kind of input"
         )
-    for source in tables:
-        if not source.comes_again or (is_remote(source.name) and source.copy is None):
-            continue
-        fit_header(source, largest_row)
+    if not tables:
+        return
+    from sbm.inputs.tables import check_names as check
+
+    columns = tables[0].options.table.names_only()
+    for source in filter(_is_at_hand, tables):
+        opener = _kind(source).opener
+        assert opener is not None
+        check(source.again(), opener, largest_row or _LARGEST_ROW, columns)
+
+
+def check_headers(sources: Sequence[Source], largest_row: int | None = None) -> None:
+    """Find the columns of tables, and check those of all files, before rows are read.
+
+    Raises
+    ------
+    DataError
+        As `Columns.fit`.
+    """
+    for source in filter(is_table, sources):
+        if _is_at_hand(source):
+            fit_header(source, largest_row)
+
+
+def _is_at_hand(source: Source) -> bool:
+    """Whether a source may be opened more than once."""
+    return source.comes_again and not (is_remote(source.name) and source.copy is None)
 
 
 def fit_header(source: Source, largest_row: int | None = None) -> None:
@@ -215,7 +241,7 @@ def fit_header(source: Source, largest_row: int | None = None) -> None:
     opener = _kind(source).opener
     assert opener is not None
     source = source.again() if source.comes_again else source
-    fit_columns(source, opener, largest_row or LARGEST_LINE // _BYTES_A_NONZERO)
+    fit_columns(source, opener, largest_row or _LARGEST_ROW)
 
 
 def is_table(source: Source) -> bool:
@@ -285,7 +311,9 @@ def reader_memory(sources: Sequence[Source]) -> int:
     names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
     for source in sources:
         source.window = max(source.window, window)
-    return window + names + max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+    most = max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+    has_loaded = "pyarrow" in sys.modules and any(_kind(s).memory for s in sources)
+    return window + names + most - _ARROW_LIBRARY * has_loaded
 
 
 def _kind(source: Source) -> Format:

@@ -22,6 +22,7 @@ from sbm.errors import DataError
 from sbm.inputs.columns.cells import is_number, is_string, numbers_of, shown, simplified, words_of
 from sbm.inputs.columns.infer import SAMPLE
 from sbm.inputs.columns.kinds import MISSING
+from sbm.inputs.columns.state import Columns
 from sbm.inputs.matrices import Batch
 from sbm.inputs.options import InputOptions
 from sbm.inputs.parsing import FIRST_ROUNDED, LARGEST_VALUE, ROUNDED_LABEL, is_rounded
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 NO_LABEL = ("", "?")  # label cells of rows without a label
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 _CELLS = 1 << 19  # cells converted at a time
-_COLUMN_SHARE = 16  # a column takes as much memory as so many nonzeros
+_SAMPLED_CELLS = 1 << 20  # most cells that kinds are inferred from
+_COLUMN_SHARE = 64  # a column takes as much memory as so many nonzeros
 _PARTITION = re.compile(r"([^=/]+)=([^/]*)")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _FLAGS = {"true": 1.0, "false": 0.0}
@@ -129,7 +131,8 @@ def _refuse_many(table: Table, largest_row: int) -> None:
 
 def _fit(table: Table, source: Source) -> None:
     options = source.options
-    options.table.fit(table.names, lambda: table.head(SAMPLE), table.place, options.labels is True)
+    n = max(1, min(SAMPLE, _SAMPLED_CELLS // len(table.names)))
+    options.table.fit(table.names, lambda: table.head(n), table.place, options.labels is True)
 
 
 def fit_columns(source: Source, opener: Opener, largest_row: int) -> None:
@@ -144,6 +147,20 @@ def fit_columns(source: Source, opener: Opener, largest_row: int) -> None:
         if table.names and not table.is_sparse:
             _refuse_many(table, largest_row)
             _fit(table, source)
+
+
+def check_names(source: Source, opener: Opener, largest_row: int, columns: Columns) -> None:
+    """Compare the names of the columns of a source with those of others.
+
+    The source must be one that is not read afterwards.
+
+    Raises `DataError` as `Columns.check_names`.
+    """
+    source.is_peeked = True
+    with _opened(source, opener, largest_row) as table:
+        if table.names and not table.is_sparse:
+            _refuse_many(table, largest_row)
+            columns.check_names(table.names, table.place, source.options.labels is True)
 
 
 def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) -> Generator[Batch]:

@@ -82,6 +82,7 @@ class Source:
     terms: Terms = field(default_factory=current_terms)  # how to read a remote file
     is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
+    most_rows: int = 0  # rows of a file that are decoded at a time; 0 if there is no bound
     is_peeked: bool = False  # whether it is only looked at, so that it needs no digest
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
@@ -110,6 +111,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
+            most_rows=self.most_rows,
             window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 

@@ -155,7 +155,7 @@ def origins(manifest: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-_READING = ("hash_bits", "label", "weight", "columns")  # options of names
+_READING = ("hash_bits", "label", "weight")  # options of names
 
 
 def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +168,8 @@ def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
         options |= {key: given[key] for key in ("seed", "min_count") if key in given}
         options["no_shuffle"] = not given.get("shuffle", True)
         options |= {key: names.get(key) or None for key in _READING}
+        for column in names.get("columns", []):
+            options[f"column {column['name']}"] = column["kind"]
         options["blocks"] = len(generation["blocks"])
     return {
         "options": options,

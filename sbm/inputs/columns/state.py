@@ -158,13 +158,7 @@ class Columns:
         DataError
             A column is missing, or cannot be read as asked.
         """
-        features = [column.name for column in self.columns if column.is_read]
-        asked = Asked(self.label, self.weight, self.asked.kinds)
-        label, weight = find_roles(names, asked, place, needs_label, features)
-        if not self.columns:
-            self.asked.refuse_unmatched(names, place)
-        self.label = label if self.label is None else self.label
-        roles = {label, weight, self.label}
+        roles = self._find_roles(names, place, needs_label)
         if not self.columns:
             self.columns = [
                 self._infer(name, cells, place)
@@ -184,6 +178,34 @@ class Columns:
         if place not in self._checked:
             self._compare([name for name in names if name not in roles], place, needs_label)
             self._checked.add(place)
+
+    def names_only(self) -> Columns:
+        """Return columns for `check_names` of several tables."""
+        found = Columns(self.asked, self.dialect, self.strict)
+        found.columns, found.label, found.weight = self.columns, self.label, self.weight
+        found.whose, found.grows = self.whose, self.grows
+        return found
+
+    def check_names(self, names: Sequence[str], place: str, needs_label: bool) -> None:
+        """Compare the names of columns alone, as `fit` does, which may take longer.
+
+        Raises `DataError` if a column is missing.
+        """
+        roles = self._find_roles(names, place, needs_label)
+        if not self.columns:
+            kinds = {name: self.asked.kind_of(name) or "number" for name in names}
+            self.columns = [Column(n, kinds[n]) for n in names if n not in roles]
+        self._compare([name for name in names if name not in roles], place, needs_label)
+
+    def _find_roles(self, names: Sequence[str], place: str, needs_label: bool) -> set[str | None]:
+        """Find the columns of labels and weights, and return them."""
+        features = [column.name for column in self.columns if column.is_read]
+        asked = Asked(self.label, self.weight, self.asked.kinds)
+        label, weight = find_roles(names, asked, place, needs_label, features)
+        if not self.columns:
+            self.asked.refuse_unmatched(names, place)
+        self.label = label if self.label is None else self.label
+        return {label, weight, self.label}
 
     def _infer(self, name: str, cells: pa.Array, place: str) -> Column:
         column = infer(name, cells, self.dialect.decimal)
