@@ -54,6 +54,12 @@ class Rows:
         """Return the given rows in order; nonzeros are shared, other arrays are copies."""
         return self._chosen(rows)
 
+    def copy_from(self, others: "Rows") -> None:
+        """Become as many other rows of the same arena; nonzeros are shared."""
+        self.starts[:], self.lengths[:], self.y[:] = others.starts, others.lengths, others.y
+        if self.weights is not None:
+            self.weights[:] = others.factors
+
     def _chosen(self, own: slice | npt.NDArray[np.integer]) -> "Rows":
         weights = None if self.weights is None else self.weights[own]
         starts, lengths, y = self.starts[own], self.lengths[own], self.y[own]

@@ -562,11 +562,12 @@ class Settings:
         "each pass.", metavar="F", excludes=(_SPARSE,),
     )
     parts: str = _setting(
-        "auto", _Rule(str, choices=("auto", "blocks")),
-        "Rows solved together: all if they fit in memory (auto), or one block.",
+        "auto", _Rule(str, choices=("auto", "drawn", "blocks")),
+        "Rows solved together: all if they fit in memory (auto), or a block at a time.",
         "`auto` joins all blocks if their rows stay decoded in `mem` and have at most 2 billion "
         "nonzeros times classes; then there is no cache, and a pass ends when its gap is below "
-        "`tol`.",
+        "`tol`. Otherwise, and with `drawn`, each pass draws its blocks anew, at random. With "
+        "`blocks` they are those of the store, as in the paper, which takes more passes.",
         commands="train tune plan", ignored_by="stream", excludes=(_SPARSE,),
     )
     mem: int | str = _setting(

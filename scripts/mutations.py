@@ -149,8 +149,8 @@ LINES = (
     ),
     Line(
         "the cache's copy of a row wins", "merge",
-        "moving[np.uint32(row[i])] = False",
-        "moving[np.uint32(row[i])] = True",
+        "moving[np.uint32(first + row[i])] = False",
+        "moving[np.uint32(first + row[i])] = True",
     ),
     Line(
         "evicted are handed back", "spill",
@@ -205,7 +205,7 @@ LINES = (
     Line(
         "the record of a commit comes last", "Run.commit",
         'self._write_state(name, container.encode("state", state, level=None))',
-        'files = {str(block): file for block, file in self._files.items()}; self._write_record({**position, "state": name, "alphas": files, "crc32": {}}); self._write_state(name, container.encode("state", state, level=None))',  # noqa: E501
+        '(self._write_record({**position, "state": name, "state_crc32": 0, "files": [], "alphas": {}}), self._write_state(name, container.encode("state", state, level=None)))[1]',  # noqa: E501
     ),
     Line(
         "links in a store lead nowhere", "_open_own",

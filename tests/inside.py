@@ -62,6 +62,7 @@ from sbm.engine.machine import (
 )
 from sbm.engine.memory import (
     MemoryPlan,
+    Part,
     Shape,
     plan_training,
     row_bytes,
@@ -139,8 +140,8 @@ from sbm.programs.streaming import state as streaming_state_module
 from sbm.programs.streaming.arrivals import (
     ANY,
     Arrivals,
-    Block,
     Needs,
+    NewRows,
     Reached,
     TextOptions,
     arrays_of,
@@ -171,6 +172,7 @@ from sbm.programs.tuning.dense import CrossValidation, fork
 from sbm.rows import SPARE as ROWS_SPARE
 from sbm.rows import Arena, Rows
 from sbm.settings import SETTINGS, Settings, nearest
+from sbm.solver.block import Block
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
@@ -211,6 +213,7 @@ from sbm.store.decoded import DecodedChunks
 from sbm.store.files import lock
 from sbm.store.manifest import read_manifest
 from sbm.store.records import checksum, decode_record, encode_record
+from sbm.store.run import Place as AlphaPlace
 from sbm.store.run import Run, run_folder, runs_here, sources_at
 from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 from sbm.units import (
@@ -363,6 +366,7 @@ __all__ = [
     "VW_REASONS",
     "WIDTH",
     "_SIZES",
+    "AlphaPlace",
     "Alphas",
     "AnyProblem",
     "Arena",
@@ -419,10 +423,12 @@ __all__ = [
     "Naming",
     "Needs",
     "NewLabels",
+    "NewRows",
     "NotebookProgress",
     "OneClass",
     "OnePass",
     "ParsedText",
+    "Part",
     "PassCost",
     "Patience",
     "ProbabilityMetrics",

@@ -8,8 +8,10 @@ import numpy.typing as npt
 from helpers import plain
 from inside import ROWS_SPARE as SPARE
 from inside import (
+    Alphas,
     AnyProblem,
     Arena,
+    Block,
     Certificate,
     Certifier,
     DenseSet,
@@ -19,12 +21,18 @@ from inside import (
     Solver,
     Step,
     WorkingSet,
+    join,
     no_alphas,
 )
 
 Array = npt.NDArray[Any]
 
 N_FEATURES = 8
+Parts = int | Sequence[int]  # a block of one part, or of some
+
+
+def parts_of(block: Parts) -> Sequence[int]:
+    return [int(block)] if isinstance(block, int | np.integer) else block
 
 
 def make_blocks(
@@ -70,18 +78,20 @@ class Simulation:
         seed: int = 0,
         row_variables: int | None = None,
         weights: Array | None = None,
+        together: int = 1,
     ) -> None:
+        self.together = together  # most parts of a block
         self.X, self.y, self.blocks, self.problem = X, y, blocks, problem
         self.row_weights = weights
         self.y_dtype = np.dtype(np.int32 if problem.classify else np.float64)
-        self.block_rows = max(len(b) for b in blocks)
+        self.block_rows = together * max(len(b) for b in blocks)
         self.block_nnz = self.block_rows * X.shape[1]
         self.offset = cache_nnz + SPARE
         nonzeros = cache_nnz + self.block_nnz + 2 * SPARE
         arena = Arena.of(nonzeros, "float32" if values else "ones")
         variables = row_variables or problem.n_outputs
         alpha = (
-            ListPool(self.block_rows, cache_rows, variables, len(blocks))
+            ListPool(self.block_rows, cache_rows, variables, [len(b) for b in blocks])
             if problem.listed
             else DenseSet(cache_rows + self.block_rows)
         )
@@ -92,11 +102,16 @@ class Simulation:
         self.solver = Solver(problem, W, self.working, rounds=rounds, policy=policy, seed=seed)
         self.spill = [no_alphas(len(b), problem.listed) for b in blocks]
 
-    def load(self, block: int) -> Rows:
+    def rows_of(self, block: Parts) -> Array:
+        """Return the numbers of the rows of a block."""
+        return np.concatenate([self.blocks[part] for part in parts_of(block)])
+
+    def load(self, block: Parts) -> Rows:
         """Put the rows of a block into the arena."""
+        numbers = self.rows_of(block)
         arena, position = self.working.arena, self.offset
         starts, lengths = [], []
-        for row in self.blocks[block]:
+        for row in numbers:
             (indices,) = np.nonzero(self.X[row])
             starts.append(position)
             lengths.append(len(indices))
@@ -106,16 +121,21 @@ class Simulation:
             position += len(indices)
         return Rows(
             np.array(starts, np.int64), np.array(lengths, np.int32), arena.indices, arena.values,
-            self.y[self.blocks[block]].astype(self.y_dtype),
-            None if self.row_weights is None else self.row_weights[self.blocks[block]],
+            self.y[numbers].astype(self.y_dtype),
+            None if self.row_weights is None else self.row_weights[numbers],
         )  # fmt: skip
 
-    def step(self, block: int, moving: Array | None = None) -> Step:
+    def of(self, block: Parts) -> Block:
+        """Return the block of some parts, or of one."""
+        return Block.of(parts_of(block), [len(rows) for rows in self.blocks])
+
+    def step(self, block: Parts, moving: Array | None = None) -> Step:
         """Take one step; alphas that leave the cache return to their home, which must be empty."""
-        rows = self.load(block)
-        own = self.spill[block].take(np.arange(len(rows)))
-        result = self.solver.step(block, rows, own, moving)
-        self.spill[block] = result.alpha
+        rows, members = self.load(block), self.of(block)
+        own = self.alpha_of(block)
+        result = self.solver.step(members, rows, own, moving)
+        for part, first, n in members.slices():
+            self.spill[part] = result.alpha.take(np.arange(first, first + n))
         evicted = result.evicted
         for home in np.unique(evicted.home):
             mine = np.flatnonzero(evicted.home == home)
@@ -124,7 +144,7 @@ class Simulation:
             self.spill[home].put(evicted.row[mine], evicted.alpha.take(mine))
         return result
 
-    def screened_steps(self, order: Sequence[int]) -> Iterator[tuple[int, Step]]:
+    def screened_steps(self, order: Sequence[Parts]) -> Iterator[tuple[Parts, Step]]:
         """Step over blocks, each screened at the weights before the previous step."""
         coming = None
         for block, following in zip(order, [*order[1:], None], strict=True):
@@ -132,29 +152,33 @@ class Simulation:
             coming = None if following is None else self.screen(following)
             result = self.step(block, screen.moving)
             if coming is not None:
-                late = result.evicted.home == following
-                coming.moving[result.evicted.row[late]] = True
+                _, late = self.of(following).find(result.evicted.home, result.evicted.row)
+                coming.moving[late] = True
             yield block, result
 
-    def steps(self, order: Sequence[int], screened: bool) -> Iterator[tuple[int, Step]]:
+    def steps(self, order: Sequence[Parts], screened: bool) -> Iterator[tuple[Parts, Step]]:
         """Step over blocks, screened or not."""
         return self.screened_steps(order) if screened else ((b, self.step(b)) for b in order)
 
-    def screen(self, block: int) -> Screen:
+    def screen(self, block: Parts) -> Screen:
         """Screen a block chunk by chunk at the current weights."""
         rows = self.load(block)
-        screen = self.solver.look_ahead(block, len(rows))
+        screen, alpha = self.solver.look_ahead(self.of(block)), self.alpha_of(block)
         for first in range(0, len(rows), 4):
             n = min(4, len(rows) - first)
-            screen.add(first, rows.part(first, n), self.spill[block].part(first, n))
+            screen.add(first, rows.part(first, n), alpha.part(first, n))
         return screen
+
+    def alpha_of(self, block: Parts) -> Alphas:
+        """Return a copy of the spilled alphas of a block."""
+        return join([self.spill[part] for part in parts_of(block)])
 
     def certify(self) -> tuple[Certificate, Array]:
         """The certificate at the present weights, and the weights that belong to the alphas."""
         certifier = Certifier(self.problem, self.solver.W, np.full_like(self.solver.W, 7.0))
         for block, rows in enumerate(self.blocks):
             alpha = self.spill[block].take(np.arange(len(rows)))
-            self.working.alphas_of(block, alpha)
+            self.working.alphas_of(self.of(block), alpha)
             certifier.add(self.load(block), alpha)
         return certifier.finish(), certifier.W_alpha
 

@@ -91,7 +91,7 @@ def test_blend_interpolates(kind, share, data):
 
 @pytest.mark.parametrize("offsets", [[0, 2], [0, 1, 1, 2], [1, 1, 2], [0, 1, 3], [0, 3, 2]])
 def test_mismatched_lists_are_refused(offsets):
-    pool, again = (ListPool(3, 2, 2, 1, 4) for _ in range(2))
+    pool, again = (ListPool(3, 2, 2, [3], 4) for _ in range(2))
     pool.fill(lists_of([[(0, 1.5)], [(3, -2.0)]]))
     state = pool.state(2)
     again.restore(state, 2)

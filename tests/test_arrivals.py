@@ -17,10 +17,10 @@ from inside import (
     DIRECT_LIMIT,
     Arena,
     Arrivals,
-    Block,
     IdTable,
     Labels,
     Needs,
+    NewRows,
     Patience,
     Reached,
     Rows,
@@ -57,7 +57,7 @@ class Reader:
         kind = "float64" if self.labels is None else "int32"
         self.room = Arena.of(nnz, "float32").room(rows, kind)
 
-    def gather(self, planned: Needs = ANY, may_end: bool = False) -> Block:
+    def gather(self, planned: Needs = ANY, may_end: bool = False) -> NewRows:
         return self.arrivals.gather(self.room, planned, lambda: may_end)
 
     def plain(self, rows: Rows) -> list[Row]:

@@ -283,7 +283,7 @@ def test_support_vectors_are_those_of_the_loss(run, here, more, line):
 )
 def test_advice_counts_passes_only_with_a_trend(left, is_falling, text):
     report = {"passes": 50, "passes_left": left, "is_falling": is_falling, "relative_gap": 0.5,
-              "visits_cut_short": 0, "blocks": 1, "decoded_blocks": 1}  # fmt: skip
+              "visits_cut_short": 0, "blocks": 1, "decoded_share": 1.0}  # fmt: skip
     first = next(show.not_converged(report, sbm.Settings()))
     assert first == f"sbm: not converged: relative gap 5.00e-01 is above --tol 0.001{text}"
 

@@ -5,10 +5,14 @@ import dataclasses
 import gc
 import itertools
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from families import make_store
 from helpers import fit, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from inside import (
     Arena,
     BlockStore,
@@ -19,6 +23,8 @@ from inside import (
     Group,
     HeldOut,
     Lists,
+    MemoryPlan,
+    Part,
     Progress,
     Task,
     WorkingSet,
@@ -26,6 +32,7 @@ from inside import (
     fork,
     make_problems,
     open_run,
+    patch,
     plan_training,
     ray,
     shape_of,
@@ -212,3 +219,56 @@ def test_ages_are_of_cached_rows(stores, tmp_path):
         working.grow_older()
     assert working.age.tolist() == [255, 3, 9]  # the last one is of no cached row
     assert working.count_ages() == [0, 0, 1] + [0] * 251 + [1]
+
+
+def plan_of_parts(sizes, rows, nnz):
+    """A plan with parts of the given (rows, nnz), which draws blocks of at most so much."""
+    parts = [Part([], [SimpleNamespace(rows=r, nnz=n)]) for r, n in sizes]
+    return MemoryPlan(10**9, "", {}, parts, rows, nnz, 0, 0, 0, 4, 16, draws=True)
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 90)), min_size=1, max_size=40)
+
+
+@given(SIZES, st.integers(50, 120), st.integers(90, 200), st.integers(0, 99))
+def test_blocks_have_each_part_once_within_their_size(sizes, rows, nnz, seed):
+    plan, random = plan_of_parts(sizes, rows, nnz), np.random.default_rng(seed)
+    order = random.permutation(len(sizes)).tolist()
+    before = set(order[: len(order) // 2])
+    blocks = plan.blocks(order, before)
+    assert sorted(itertools.chain(*blocks)) == sorted(order)
+    for block in blocks:
+        assert block == sorted(block) != []
+        assert sum(sizes[part][0] for part in block) <= rows
+        assert sum(sizes[part][1] for part in block) <= nnz
+    assert not before & set(blocks[0]) or before == set(order)
+    for one, other in itertools.pairwise(blocks):  # none of the second fits into the first
+        first = [part for part in other if one is not blocks[0] or part not in before]
+        least = [(sizes[part][0], sizes[part][1]) for part in first]
+        total = [sum(sizes[part][k] for part in one) for k in (0, 1)]
+        assert all(total[0] + r > rows or total[1] + n > nnz for r, n in least)
+
+
+def test_passes_draw_other_blocks(tmp_path, monkeypatch):
+    patch(monkeypatch, "CHUNK_NNZ", 60)
+    store = make_store(tmp_path, *made(1, 600), blocks=4)
+    drawn, real = [], Engine.begin_pass
+
+    def told(self, number, only=None):
+        now = real(self, number, only)
+        drawn.append(now.order)
+        return now
+
+    monkeypatch.setattr(Engine, "begin_pass", told)
+    fit(store, C=0.1, tol=1e-9, max_passes=6, solver="dual", cache_frac=0.0)
+    every = sorted(itertools.chain(*drawn[0]))
+    assert len(every) > 2 * len(drawn[0]) > 6
+    for order in drawn:
+        assert sorted(itertools.chain(*order)) == every
+    for one, other in itertools.pairwise(drawn):
+        assert {*map(tuple, one)} != {*map(tuple, other)}
+        # Alphas of the last block are not yet stored when the next block is read.
+        assert not {*one[-1]} & {*other[0]}
+    drawn.clear()
+    fit(store, C=0.1, tol=1e-9, max_passes=4, solver="dual", parts="blocks")
+    assert all(sorted(order) == [[0], [1], [2], [3]] for order in drawn)

@@ -1,7 +1,8 @@
 """Formats over time: old files stay readable and are reproduced byte for byte.
 
-Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made once by ``make``
-below, with zstd 1.5.7. Never regenerate it: a changed format gets a new folder.
+Newer versions are refused, and unknown fields are kept. ``frozen/v1`` was made by ``make``
+below, with zstd 1.5.7. From the first release on, never make it again: a changed format gets a new
+folder.
 """
 
 import json
@@ -75,7 +76,7 @@ def files_of(folder: Path) -> dict[str, Any]:
     for path in folder.rglob("*.*"):
         if path.suffix == ".json":
             record = json.loads(path.read_text())
-            del record["crc32"]
+            record.pop("crc32")
             for generation in record.get("manifest", {}).get("generations", []):
                 del generation["added"]
             found[str(path.relative_to(folder))] = record

@@ -365,7 +365,7 @@ def test_links_in_a_store_are_not_written_through(store, is_there):
 
 
 @pytest.mark.parametrize(
-    "name", ["log.jsonl", "run.json.tmp", "lock", "state-000001.sba", "alpha-00000.000001.sba"]
+    "name", ["log.jsonl", "run.json.tmp", "lock", "state-000001.sba", "alpha-000001.sba"]
 )
 def test_links_in_a_run_are_not_written_through(sound, tmp_path, name):
     (tmp_path / "outside").write_text("mine")

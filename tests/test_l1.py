@@ -234,7 +234,7 @@ def test_features_take_turns_if_memory_is_small(tmp_path: Path, intercept: bool)
     assert in_turns["dual"] <= all_at_once["primal"]
     assert in_turns["n_nonzero"] == len(model.compact().ids) + intercept
     # Columns come first; blocks stay decoded in what they leave.
-    assert (all_at_once["decoded_blocks"], in_turns["decoded_blocks"]) == (4, 0)
+    assert (all_at_once["decoded_share"], in_turns["decoded_share"]) == (1, 0)
     assert in_turns["bytes_read"] == in_turns["passes"] * all_at_once["bytes_read"]
 
 
@@ -252,7 +252,7 @@ def test_text_gives_the_model_of_its_store(
     words = ["--loss", "log_loss", "--penalty", "l1", "-C", "3", "--blocks", "4", "-o", str(path)]
     done = CliRunner().invoke(cli, ["train", str(store.with_suffix(".svm")), *words])
     assert done.exit_code == 0, done.output
-    assert f"{stay} of 4 blocks stayed in memory" in done.output
+    assert f"{25 * stay} % of the rows stayed in memory" in done.output
     assert path.read_bytes() == store.with_suffix(".model").read_bytes()
     # One chunk a block, three passes; and one for the frequencies of features.
     assert len(read) == 3 * (4 - stay) + (stay == 0)
@@ -350,7 +350,7 @@ def test_plan_is_that_of_the_training(tmp_path: Path) -> None:
         settings = {"loss": "log_loss", "penalty": penalty, "C": 3.0, "mem": mem}
         plan, (_, report) = sbm.plan(store, settings), train(store, **settings)
         assert plan["memory"]["columns"] > 0
-        assert plan["decoded_blocks"] == report["decoded_blocks"]
+        assert plan["decoded_share"] == report["decoded_share"]
     with pytest.raises(sbm.SettingsError, match=r"^cache_frac"):
         sbm.plan(store, {**settings, "cache_frac": 0.1})
 

@@ -95,11 +95,16 @@ def check(store: Any, plan: MemoryPlan, cache_frac: float, outputs: list[int]) -
         assert sum(piece.rows for piece in part.pieces) == part.rows
         assert part.rows == sum(c.rows for c in part.chunks)
         assert part.nnz == sum(c.nnz for c in part.chunks)
-    assert plan.part_rows == max(part.rows for part in plan.parts)
-    assert plan.part_nnz == max(part.nnz for part in plan.parts)
+    order = np.random.default_rng(len(plan.parts)).permutation(len(plan.parts)).tolist()
+    blocks = [[plan.parts[k] for k in block] for block in plan.blocks(order)]
+    assert plan.block_rows >= max(sum(part.rows for part in block) for block in blocks)
+    assert plan.block_nnz >= max(sum(part.nnz for part in block) for block in blocks)
+    if not plan.draws:
+        assert plan.block_rows == max(part.rows for part in plan.parts)
+        assert plan.block_nnz == max(part.nnz for part in plan.parts)
     width = WIDTH[store.value_type]
     assert plan.items["interpreter"] == INTERPRETER
-    assert plan.items["blocks"] >= 2 * (plan.part_nnz * width + plan.part_rows * 16)
+    assert plan.items["blocks"] >= 2 * (plan.block_nnz * width + plan.block_rows * 16)
     assert plan.items["cache"] >= plan.cache_nnz * width + plan.cache_rows * 16
     largest = max(c.nnz for c in seen)
     assert plan.items["decoding"] >= largest * (12 + width)
@@ -113,12 +118,12 @@ def check(store: Any, plan: MemoryPlan, cache_frac: float, outputs: list[int]) -
 
 
 @pytest.mark.long
-@given(STORES, FRACTIONS, st.integers(1, 5_000_000), OUTPUTS)
+@given(STORES, FRACTIONS, st.integers(1, 5_000_000), OUTPUTS, st.booleans())
 def test_plans_keep_bound_down_to_minimum(
-    store: Any, cache_frac: float, n_weights: int, shape: tuple[list[int], bool]
+    store: Any, cache_frac: float, n_weights: int, shape: tuple[list[int], bool], draws: bool
 ) -> None:
     outputs, listed = shape
-    wanted = Shape(n_weights, outputs, listed)
+    wanted = Shape(n_weights, outputs, listed, draws=draws)
     least = least_of(store, cache_frac, wanted, INTERPRETER)
     assert least >= INTERPRETER + 8 * n_weights * sum(outputs)
     assert least_of(store, cache_frac, wanted, least - 1) == least
@@ -131,10 +136,10 @@ def test_plans_keep_bound_down_to_minimum(
         if listed:  # the lists of a block, in the working set and on their way to the disk
             variables = sum(min(plan.row_variables, k) for k in outputs)
             assert 1 <= plan.row_variables <= max(outputs)
-            assert plan.items["blocks"] >= 2 * 12 * variables * plan.part_rows
+            assert plan.items["blocks"] >= 2 * 12 * variables * plan.block_rows
         else:  # more memory never means less cache, or smaller blocks
             assert plan.cache_nnz >= cache
-            assert len(plan.parts) <= most_parts
+            assert draws or len(plan.parts) <= most_parts
         cache, most_parts = plan.cache_nnz, len(plan.parts)
 
 
@@ -143,10 +148,10 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
     store = store_of(12, 5, 1000, 50_000, "float32")
     plan = plan_training(store, AMPLE, cache_frac, Shape(1000))
     assert blocks_of(plan) == [[b] for b in range(12)]
-    assert (plan.part_rows, plan.part_nnz) == (5000, 250_000)
+    assert (plan.block_rows, plan.block_nnz) == (5000, 250_000)
     frac = 0.75 if cache_frac == "auto" else cache_frac
-    assert plan.cache_nnz == pytest.approx(frac * (plan.cache_nnz + plan.part_nnz), abs=2)
-    assert plan.cache_rows == pytest.approx(frac * (plan.cache_rows + plan.part_rows), abs=2)
+    assert plan.cache_nnz == pytest.approx(frac * (plan.cache_nnz + plan.block_nnz), abs=2)
+    assert plan.cache_rows == pytest.approx(frac * (plan.cache_rows + plan.block_rows), abs=2)
     two = plan_training(store, AMPLE, cache_frac, Shape(1000, [1, 1]))
     assert (two.cache_rows, two.cache_nnz) == (2 * plan.cache_rows, 2 * plan.cache_nnz)
     store = store_of(2, 400, 10_000, 200_000, "float32")  # blocks of 640 MB
@@ -155,8 +160,8 @@ def test_cache_has_its_share(cache_frac: Any) -> None:
     assert plan.total > 0.75 * 700_000_000  # and not much is left unused
     if cache_frac != "auto":
         share = cache_frac / (1 - cache_frac)
-        assert plan.cache_rows == pytest.approx(share * plan.part_rows, rel=1e-3)
-        assert plan.cache_nnz == pytest.approx(share * plan.part_nnz, rel=1e-3)
+        assert plan.cache_rows == pytest.approx(share * plan.block_rows, rel=1e-3)
+        assert plan.cache_nnz == pytest.approx(share * plan.block_nnz, rel=1e-3)
 
 
 def test_error_reports_least_memory_and_its_use() -> None:
@@ -229,7 +234,7 @@ def test_small_appended_blocks_are_loaded_together() -> None:
         store = with_nights(store_of(blocks, 1, rows, 10 * rows, "ones"), nights)
         assert blocks_of(plan_training(store, AMPLE, 0.5, Shape(1000))) == expected
     store = with_nights(store_of(1, 1, 20_000, 200_000, "ones"), [20_000] * 23 + [5_000] * 4)
-    assert plan_training(store, AMPLE, 0.5, Shape(1000)).part_rows == 40_000
+    assert plan_training(store, AMPLE, 0.5, Shape(1000)).block_rows == 40_000
     tight = plan_training(store, least_of(store, 0.5, Shape(1000)), 0.5, Shape(1000))
     assert blocks_of(tight) == [*([k] for k in range(24)), [24, 25, 26, 27]]
 
@@ -240,7 +245,7 @@ def test_joined_blocks_hold_at_most_a_twelfth() -> None:
         chunks[0] = Chunk(chunks[0].block, 0, 1000, 100, 20_000, 0)
     store.nnz = sum(c.nnz for chunks in store.chunks for c in chunks)
     plan = plan_training(store, AMPLE, 0.5, Shape(1000))
-    assert 20_000 < plan.part_nnz <= -(-store.nnz // 12)
+    assert 20_000 < plan.block_nnz <= -(-store.nnz // 12)
 
 
 def test_lists_use_only_spare_memory() -> None:

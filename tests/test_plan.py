@@ -44,7 +44,7 @@ def test_plan_is_that_of_the_training(stores, tmp_path, case, monkeypatch):
     data = BlockStore(store)
     assert (plan["rows"], plan["features"], plan["nnz"]) == (120, 6, data.nnz)
     assert (plan["blocks"], plan["block_rows"]) == (4, 30)
-    assert plan["decoded_blocks"] == report["decoded_blocks"]
+    assert plan["decoded_share"] == report["decoded_share"]
     assert plan["bytes_a_pass"] == sum(c.size for chunks in data.chunks for c in chunks)
     log = (tmp_path / "m.model.run/log.jsonl").read_text().splitlines()
     first = json.loads(log[0])

@@ -13,7 +13,7 @@ from helpers import lists_of, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from inside import Dense, Run, encode_record
+from inside import AlphaPlace, Dense, Run, encode_record
 from inside import store_container_module as container
 from inside import store_run_module as module
 
@@ -128,7 +128,7 @@ def test_any_sequence_of_operations_matches_lists(tmp_path, data, n_outputs):
         else:
             run.commit({}, {"W": np.zeros((2, 1))})
             committed, record = [list(values) for values in expected], Run.read(tmp_path)
-            named = {"run.json", record["state"], *record["alphas"].values()}
+            named = {"run.json", record["state"], *record["files"]}
             assert names_in(tmp_path) == named
         assert kept(run) == expected
         if committed is not None:  # as a new process would see it
@@ -151,16 +151,20 @@ def test_alphas_stay_in_memory_up_to_limit(folder):
     for block in range(8):  # 7 to 8 kB each, all of them free
         run.store(block, Dense(np.random.default_rng(block).random(1000)))
         assert block > 2 or names_in(folder) == set()
-    assert 4 <= len(names_in(folder)) < 8
+    (first,) = names_in(folder)  # of the first parts
     for k in range(4):
         run.store(0, alpha_of(k, 1000))
     run.flush()
     run._write()
-    assert len(names_in(folder)) == 8  # the newest file of each block
+    assert len(names_in(folder)) == 2
     for block in range(8):
         expected = alpha_of(3, 1000) if block == 0 else None
         expected = expected or Dense(np.random.default_rng(block).random(1000))
         assert plain(run.load(block)) == plain(expected)
+    for block in range(1, 8):
+        assert first in names_in(folder) or block > 3
+        run.store(block, run.load(block))
+    assert first not in names_in(folder)  # all that it had is written again
 
 
 def test_evicted_alphas_above_limit_are_written(folder):
@@ -207,12 +211,12 @@ def test_alphas_of_another_block_are_refused(folder):
     run = Run(folder, [50, 50], None, [C], **AT_ONCE)
     for block in (0, 1):
         run.store(block, alpha_of(block, 50))
-    paths = [folder / run._files[block] for block in (0, 1)]
-    paths[1].write_bytes(paths[0].read_bytes())
-    with pytest.raises(StoreError, match=f"{paths[1]}: checksum mismatch"):
+    paths = [folder / run._places[block].file for block in (0, 1)]
+    paths[1].write_bytes(paths[0].read_bytes() + bytes(999))
+    with pytest.raises(StoreError, match=f"{paths[1]} at byte 0: checksum mismatch"):
         run.load(1)
-    run._rows, run._files[1] = [50, 49], run._files[0]
-    with pytest.raises(StoreError, match=f"{paths[0]} does not match"):
+    run._rows, run._places[1] = [50, 49], run._places[0]
+    with pytest.raises(StoreError, match=f"{paths[0]} at byte 0 does not match"):
         run.load(1)
 
 
@@ -245,21 +249,24 @@ LISTS = {
 )
 def test_invalid_lists_are_refused(folder, changes):
     run = Run(folder, [2], 3, [C])
-    run._files[0] = "alpha-00000.000001.sba"
-    path = folder / run._files[0]
-    container.write(path, "alpha", LISTS, {"resting": [0.0, C]})
-    run._crcs[path.name] = container.header_crc(path.read_bytes())
+    path = folder / "alpha-000001.sba"
+
+    def write(arrays):
+        container.write(path, "alpha", arrays, {"resting": [0.0, C]})
+        data = path.read_bytes()
+        run._places[0] = AlphaPlace(path.name, 0, len(data), container.header_crc(data))
+
+    write(LISTS)
     assert plain(run.load(0)) == [[(0, C)], [(2, 0.5)]]
     arrays = {name: array for name, array in {**LISTS, **changes}.items() if array is not None}
-    container.write(path, "alpha", arrays, {"resting": [0.0, C]})
-    run._crcs[path.name] = container.header_crc(path.read_bytes())
-    with pytest.raises(StoreError, match=f"{path} does not match"):
+    write(arrays)
+    with pytest.raises(StoreError, match=f"{path} at byte 0 does not match"):
         run.load(0)
 
 
 SOUND = {
-    "format": "sbm-run", "version": 1, "state": "state-000001.sba", "alphas": {},
-    "crc32": {"state-000001.sba": 0}, "log_bytes": 0,
+    "format": "sbm-run", "version": 1, "state": "state-000001.sba", "state_crc32": 0,
+    "files": ["alpha-000001.sba"], "alphas": {"0": [0, 0, 1, 2]}, "log_bytes": 0,
 }  # fmt: skip
 
 
@@ -273,11 +280,13 @@ SOUND = {
         (SOUND | {"state": "../state-000001.sba"}, "invalid"),
         (SOUND | {"state": "/tmp/state-000001.sba"}, "invalid"),
         (SOUND | {"state": 7}, "invalid"), (SOUND | {"alphas": None}, "invalid"),
-        (SOUND | {"alphas": {"0": "lock"}}, "invalid"),
-        (SOUND | {"alphas": {"-1": "alpha-00000.000001.sba"}}, "invalid"),
-        (SOUND | {"alphas": ["alpha-00000.000001.sba"]}, "invalid"),
-        (SOUND | {"crc32": {"state-000001.sba": "1"}}, "invalid"), (SOUND | {"crc32": 1}, "inv"),
-        (SOUND | {"crc32": {}}, "invalid"), (SOUND | {"log_bytes": None}, "invalid"),
+        (SOUND | {"alphas": {"0": "lock"}}, "invalid"), (SOUND | {"files": ["lock"]}, "invalid"),
+        (SOUND | {"alphas": {"-1": [0, 0, 1, 2]}}, "invalid"),
+        (SOUND | {"alphas": {"0": [1, 0, 1, 2]}}, "invalid"),
+        (SOUND | {"alphas": {"0": [0, 0, 1]}}, "invalid"), (SOUND | {"alphas": [0]}, "invalid"),
+        (SOUND | {"alphas": {"0": [0, -1, 1, 2]}}, "invalid"),
+        (SOUND | {"state_crc32": "1"}, "invalid"), (SOUND | {"state_crc32": -1}, "invalid"),
+        (SOUND | {"state_crc32": None}, "invalid"), (SOUND | {"log_bytes": None}, "invalid"),
         (SOUND | {"before": {}}, "invalid"), (SOUND | {"before": 1}, "invalid"),
         (SOUND | {"before": SOUND | {"before": SOUND}}, "invalid"),
     ],
@@ -374,7 +383,7 @@ def test_earlier_checkpoint_stays_until_the_first_one(folder):
         run.commit({}, state_of(1))
         run.note(report=3)
     record = Run.read(folder)
-    left = {"run.json", "notes.txt", record["state"], *record["alphas"].values()}
+    left = {"run.json", "notes.txt", record["state"], *record["files"]}
     assert names_in(folder) == left
     assert not left & {name for name in before if name.startswith(("alpha", "state"))}
     assert (folder / "log.jsonl").read_text() == '{"event": "first"}\n'
@@ -391,7 +400,7 @@ def test_opening_a_run_removes_uncommitted_files(folder):
         run.commit({}, state_of(0))
         run.log({"event": "behind"})
     kept = names_in(folder)
-    for name in ("alpha-00000.000077.sba", "state-000078.sba.tmp", "evicted-00000.sbt",
+    for name in ("alpha-000077.sba", "state-000078.sba.tmp", "evicted-00000.sbt",
                  "run.json.tmp"):  # fmt: skip
         (folder / name).write_bytes(b"half")
     (folder / "alpha.txt").write_text("mine")
@@ -445,7 +454,7 @@ def full_disk():
 @pytest.mark.parametrize(
     ("verb", "file"),
     [
-        (lambda run: run.store(0, Dense(NOISE)), "alpha-00000"),
+        (lambda run: run.store(0, Dense(NOISE)), "alpha-000001"),
         (lambda run: run.commit({}, {"W": np.ones((10_000, 1))}), "state-000001"),
         (lambda run: run.log({"event": "x" * 10_000}), "log.jsonl"),
         (

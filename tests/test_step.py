@@ -157,8 +157,9 @@ class Listed(Defined):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         pool, working = self.working.alpha, self.working
-        room = self.block_rows, working.cache_rows, pool.held_limit // self.block_rows
-        working.alpha = ListPool(*room, len(self.blocks), self.problem.n_outputs)
+        each = max(len(block) for block in self.blocks)
+        room = self.block_rows, working.cache_rows, pool.held_limit // each
+        working.alpha = ListPool(*room, [len(b) for b in self.blocks], self.problem.n_outputs)
 
     @property
     def own(self):
@@ -284,6 +285,7 @@ def make(
         "policy": st.sampled_from(sorted(POLICIES)), "n_blocks": st.integers(1, 5),
         "cache_rows": st.integers(0, 25), "rounds": st.integers(1, 4),
         "bias": st.sampled_from([0.0, 1.5]), "zero": st.booleans(), "weighted": st.booleans(),
+        "together": st.integers(1, 3),
     }),
 )  # fmt: skip
 def test_steps_keep_invariants_and_raise_dual(
@@ -299,7 +301,9 @@ def check_steps(sim, seed, screened, passes=3, rises=True):
     before, starved, working = 0.0, 0, sim.working
     random = np.random.default_rng(seed)
     for _ in range(passes):
-        for block, result in sim.steps(random.permutation(len(sim.blocks)), screened):
+        order = random.permutation(len(sim.blocks)).tolist()
+        drawn = [order[k : k + sim.together] for k in range(0, len(order), sim.together)]
+        for block, result in sim.steps(drawn, screened):
             alpha = sim.variables()  # fails if a row has two homes
             sim.check_feasible(alpha)
             np.testing.assert_allclose(sim.solver.W, sim.link(alpha), atol=1e-12)
@@ -308,7 +312,7 @@ def check_steps(sim, seed, screened, passes=3, rises=True):
             before = sim.solver.dual
             assert working.n_cached <= working.cache_rows
             assert working.lengths[: working.n_cached].sum() <= working.cache_nnz
-            assert result.totals.visits + result.totals.rest >= len(sim.blocks[block])
+            assert result.totals.visits + result.totals.rest >= len(sim.rows_of(block))
             assert screened or result.totals.rest == 0
             starved += result.totals.starved
             free = sim.marks(alpha)[1].reshape(len(alpha), -1).any(axis=1)
@@ -370,7 +374,7 @@ def test_screen_marks_exactly_the_rows_that_would_move(case, weighted):
     sim.solver.W += 0.1 * np.random.default_rng(2).normal(size=sim.solver.W.shape)
     screen, rows = sim.screen(1), sim.blocks[1]
     cached = np.zeros(len(rows), bool)
-    sim.working.mark_cached(1, cached)
+    sim.working.mark_cached(sim.of(1), cached)
     alpha, W = sim.variables(), sim.solver.W
     violation = sim.violations(alpha, sim.margins(W) if case in SINGLE else W)[rows]
     clear = (violation == 0) | (violation > 1e-12)  # what is between may be rounding
@@ -417,13 +421,13 @@ def test_single_row_has_its_weight(case):
 
 @EVERY
 def test_rounds_stop_at_gap_and_advance_random_state(case):
-    def rounds(n, tol=0.0, block=0):
+    def rounds(n, tol=0.0, at=0):
         sim = make(case, 2, 1, 30, 30, 1, cache_nnz=300)
         sim.step(0)
         W, work, state = sim.solver.W, sim.working, np.array([5], np.uint64)
         awake, order = np.empty(work.n, np.int32), np.empty(work.n, np.int32)
         work.rest[:] = 0
-        how = Rounds(block, n, 1, tol, state, awake, order)
+        how = Rounds(np.array([at], np.int32), n, 1, tol, state, awake, order)
         return sim.problem.solve(work, W, how), int(state[0])
 
     (once, first), (often, last) = rounds(1), rounds(20)
@@ -431,7 +435,7 @@ def test_rounds_stop_at_gap_and_advance_random_state(case):
     assert once[1] == often[1] > 0  # the gap of first visits
     assert (once[4], often[4]) == (1, 20)
     assert rounds(5, tol=np.inf)[0][4] == 1
-    assert rounds(5, block=99)[0][1] == 0
+    assert rounds(5, at=-1)[0][1] == 0
     # Later rounds skip rows at rest; with the squared hinge there are none here.
     if case.loss != "squared_hinge":
         assert (often[2] < 20 * once[2]) == LOSSES[case.loss].rests

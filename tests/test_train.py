@@ -58,11 +58,17 @@ def test_weights_are_the_sum_over_alphas(store, tmp_path, policy):
         rounds=2,
         solver="dual",
     )
-    sizes = [sum(c.rows for c in chunks) for chunks in BlockStore(store).chunks]
-    run, kept = Run.reopen(tmp_path / "m.model.run", sizes)
+    stored, opened, parts = store_rows(store), BlockStore(store), []
+    for pieces in Run.read(tmp_path / "m.model.run")["shape"]["parts"]:
+        parts.append([])
+        for block, first, step, _ in pieces:
+            ends = np.cumsum([chunk.rows for chunk in opened.chunks[block]])
+            chunks = np.split(np.arange(ends[-1]), ends[:-1])[first::step]
+            parts[-1] += [stored[block][row] for row in np.concatenate(chunks)]
+    run, kept = Run.reopen(tmp_path / "m.model.run", [len(rows) for rows in parts])
     w, support = np.zeros(FEATURES), 0
-    for block, rows in enumerate(store_rows(store)):
-        alpha, mine = run.load(block).values, kept["home"] == block
+    for part, rows in enumerate(parts):
+        alpha, mine = run.load(part).values, kept["home"] == part
         assert not alpha[kept["row"][mine]].any(), "a cached row has a second home"
         alpha[kept["row"][mine]] = kept["alpha"][mine]
         support += np.count_nonzero(alpha)
@@ -260,5 +266,5 @@ def test_log_has_one_line_per_pass(store, tmp_path):
     assert log[-2]["rows_at_rest"] > 100  # which are not visited
     assert log[-2]["visits"] < log[0]["visits"]
     record = Run.read(run)
-    expected = {"run.json", "log.jsonl", "lock", record["state"], *record["alphas"].values()}
+    expected = {"run.json", "log.jsonl", "lock", record["state"], *record["files"]}
     assert {p.name for p in run.iterdir()} == expected

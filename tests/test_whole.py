@@ -25,7 +25,7 @@ def test_single_part_reaches_the_optimum_of_blocks(case, tmp_path):
     chosen = {**case.at(1.0), "tol": 1e-6, "max_passes": 200, "solver": "dual"}
     by_blocks = sbm.train(store, tmp_path / "b.model", {**chosen, "parts": "blocks"})[1]
     whole = sbm.train(store, tmp_path / "w.model", chosen)[1]
-    assert (by_blocks["blocks"], whole["blocks"], whole["decoded_blocks"]) == (6, 1, 1)
+    assert (by_blocks["blocks"], whole["blocks"], whole["decoded_share"]) == (6, 1, 1.0)
     assert whole["converged"]
     assert whole["primal"] == pytest.approx(by_blocks["primal"], rel=2e-6)
     assert whole["dual"] == pytest.approx(by_blocks["dual"], rel=2e-6)
@@ -63,7 +63,7 @@ def test_blocks_are_joined_only_where_that_is_possible(tmp_path, monkeypatch):
     store = BlockStore(make_store(tmp_path, *CASES[0].rows(0, 300), blocks=6))
     shape = Shape(n_weights=6, may_join=True)
     plan = plan_training(store, 2 * 10**9, 0.5, shape)
-    assert (plan.is_whole, len(plan.parts), plan.part_rows, plan.cache_rows) == (True, 1, 300, 0)
+    assert (plan.is_whole, len(plan.parts), plan.block_rows, plan.cache_rows) == (True, 1, 300, 0)
     assert plan.staying([0]) == [0]
     assert plan_training(store, plan.total + 3_000_000, 0.5, shape).is_whole
     assert len(plan_training(store, plan.total, 0.5, shape).parts) == 6

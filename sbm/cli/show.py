@@ -1,6 +1,7 @@
 """Turn the reports of programs into lines of text, one function per program."""
 
 import heapq
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -221,7 +222,7 @@ def train(report: Report) -> Lines:
         used.append(count(report["n_support"], "support vector") + free)
     yield ", ".join([*used, count(report["updates"], "update")])
     yield (
-        f"{report['decoded_blocks']} of {count(report['blocks'], 'block')} stayed in memory, "
+        f"{count(report['blocks'], 'block')}, {_share(report)} of the rows stayed in memory, "
         f"{format_size(report['bytes_read'])} read, "
         f"peak memory {format_size(report['peak_rss_bytes'])}"
     )
@@ -275,8 +276,8 @@ def not_converged(report: Report, settings: Settings) -> Lines:
         helps += ["--solver auto"]
     if not is_sparse and settings.solver != "newton" and report.get("blocks", 1) > 1:
         helps += [] if settings.cache_frac == "auto" else ["--cache-frac auto"]
-        if report["decoded_blocks"] < report["blocks"]:
-            helps += ["a larger --mem", "fewer blocks"]
+        if report["decoded_share"] < 1:
+            helps += ["a larger --mem"]
     if not is_falling and settings.loss != "one_class":
         helps.append("a smaller -C")
     if report["passes"] > 1 and helps:
@@ -356,8 +357,7 @@ def plan(report: Report) -> Lines:
         "cache": ""
         if is_sparse
         else f"{count(report['cache_rows'], 'row')}, {count(report['cache_nnz'], 'nonzero')}",
-        "decoded": f"{report['decoded_blocks']:,} of {count(n_blocks, 'block')} "
-        f"{'stays' if n_blocks == 1 else 'stay'} in memory "
+        "decoded": f"{_share(report)} of the rows stay in memory "
         f"({format_size(report['decoded_bytes'])})",
         "reading": f"{format_size(report['bytes_a_pass'])} in the first pass, "
         f"{format_size(report['bytes_read_again'])} in later passes",
@@ -368,6 +368,11 @@ def plan(report: Report) -> Lines:
     }.items():
         if text:
             yield f"{name:>8}  {text}"
+
+
+def _share(report: Report) -> str:
+    """Return the share of the rows that stay in memory."""
+    return f"{math.floor(100 * report['decoded_share'])} %"
 
 
 def _disk(report: Report) -> str:

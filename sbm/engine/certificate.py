@@ -31,8 +31,9 @@ def visit_all(engine: Engine, what: str) -> Iterator[Visit]:
         Label for progress.
     """
     engine.stop_reading()
-    engine.progress.start(what, len(engine.own), "blocks")
-    blocks = engine.reader.read(engine.own, engine.prepare_alpha, engine.load_alpha, engine.look)
+    order = engine.plan.blocks(engine.own)
+    engine.progress.start(what, len(order), "blocks")
+    blocks = engine.reader.read(order, engine.prepare_alpha, engine.load_alpha, engine.look)
     for done, loaded in enumerate(blocks, 1):
         coming = loaded.coming
         visit = Visit(coming.block, loaded.result, coming.folds, coming.own)

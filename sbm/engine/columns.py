@@ -130,7 +130,7 @@ def _plan_columns(
     least = min(wanted, 2 * (rows * nonzero + _column_bytes(solves)))
     plain = replace(
         shape, outputs=(1,), listed=False, may_join=False,
-        copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
+        draws=False, copies=(_OF_A_FIT + intercept) * fits + _OF_ALL,
     )  # fmt: skip
 
     def plan(columns: int) -> MemoryPlan:
@@ -344,9 +344,9 @@ class ColumnPasses:
 
     def _blocks(self, what: str) -> Iterator[tuple[Rows, int]]:
         """Yield every block with the number of its first row, in the order of the store."""
-        parts = self._plan.parts
-        self._progress.start(what, len(parts), "blocks")
-        blocks = self.reader.read(range(len(parts)), lambda *_: None, lambda *_: None)
+        order = self._plan.blocks(range(len(self._plan.parts)))
+        self._progress.start(what, len(order), "blocks")
+        blocks = self.reader.read(order, lambda *_: None, lambda *_: None)
         first = 0
         for done, loaded in enumerate(blocks, 1):
             self.seconds.load += loaded.load_seconds

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import no_alphas
+from sbm.alphas import Alphas, Dense, Lists, cut, join, no_alphas
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.learners import (
     BlockAlphas,
@@ -44,6 +44,7 @@ from sbm.engine.sync import Combiner
 from sbm.plain import dataclass
 from sbm.rows import SPARE, Rows
 from sbm.settings import Settings
+from sbm.solver.block import Block
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem
 from sbm.solver.step import Solver, Step, Totals
@@ -90,7 +91,7 @@ class Engine:
         One per learner.
     plan : MemoryPlan
     run : Run
-        Stores the alphas of each learner: block j of learner k under ``k * n_blocks + j``.
+        Stores the alphas of each learner: part j of learner k under ``k * n_parts + j``.
     progress : Progress
     held_out : HeldOut, optional
         Default: every learner sees all rows.
@@ -101,10 +102,10 @@ class Engine:
     comm : Comm, optional
         Connects the ranks that train one model, each on its own blocks. Default: a single rank.
     own : sequence of int, optional
-        The blocks of this rank. Default: all.
+        The parts of this rank. Default: all.
     pauses : Pauses, optional
     staying : sequence of int, optional
-        The blocks that stay decoded in memory. Default: as many as fit.
+        The parts that stay decoded in memory. Default: as many as fit.
 
     Attributes
     ----------
@@ -114,14 +115,14 @@ class Engine:
     reader : BlockReader
     now : Pass or None
         The current pass; after `restore`, the pass to resume.
-    last_block : int
-        The last visited block; -1 before the first one.
+    last_block : list of int
+        The parts of the last visited block; empty before the first one.
     coming : NextBlock or None
         The block that is read ahead.
     marks : dict of int to ndarray, shape (n_rows,), bool
         From a snapshot, by learner: the rows to visit in the first block that is read.
-    marked : int or None
-        The number of that block.
+    marked : list of int or None
+        The parts of that block.
     evicted : dict of int to Evicted
         By learner: rows of other blocks that left the cache in the last step.
     last_pass : int
@@ -169,29 +170,28 @@ class Engine:
             Learner(k, self._solver(k, n, problem), without[k])
             for k, problem in enumerate(problems)
         ]
-        # All ranks make as many steps per pass as the rank with the most blocks needs.
-        self._most_steps = int(self.comm.gather([len(self.own)]).max())
-        self._blocks: Generator[Prefetched[int, NextBlock, Rows]] | None = None
+        self._blocks: Generator[Prefetched[Sequence[int], NextBlock, Rows]] | None = None
         self.evicted: dict[int, Evicted] = {}
-        self.last_block = -1
+        self.last_block = list[int]()
         self.now: Pass | None = None
         self._keeping: list[Future[dict[int, int]]] = []
         self.coming: NextBlock | None = None
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
-        self.marked: int | None = None
+        self.marked: list[int] | None = None
         self.last_pass = settings.max_passes
-        self._alphas = [[no_alphas(plan.part_rows, p.listed) for p in problems] for _ in range(2)]
-        self._fold_room = np.empty((2, plan.part_rows if held_out else 0), np.uint8)
+        self._alphas = [[no_alphas(plan.block_rows, p.listed) for p in problems] for _ in range(2)]
+        self._fold_room = np.empty((2, plan.block_rows if held_out else 0), np.uint8)
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""
         plan, settings = self.plan, self.settings
         rows = plan.cache_rows // n
-        alpha: DenseSet | ListPool = DenseSet(plan.part_rows + rows)
+        alpha: DenseSet | ListPool = DenseSet(plan.block_rows + rows)
         if problem.listed:
             variables = min(plan.row_variables, problem.n_outputs)
-            n_blocks = len(plan.parts)
-            alpha = ListPool(plan.part_rows, rows, variables, n_blocks, problem.n_outputs)
+            alpha = ListPool(
+                plan.block_rows, rows, variables, plan.rows_of_parts, problem.n_outputs
+            )
         arena, decoded = self.reader.arena, self.reader.decoded
         base = decoded + k * (self._cache_nnz + SPARE)
         working = WorkingSet(
@@ -234,11 +234,13 @@ class Engine:
         number : int
             Number of the pass, from 1.
         only : sequence of int, optional
-            The blocks to load, in this order. Default: all, in random order.
+            The parts to visit. Default: all.
         """
         if only is not None:
             self.stop_reading()
-        order = self._order_of(number, self.last_block) if only is None else list(only)
+        order = self._order_of(number, self.last_block)
+        if only is not None:
+            order = self.plan.blocks(self.shuffled(number, only))
         totals = {learner.number: Totals() for learner in self.active}
         self.now = Pass(number, order, only is not None, totals=totals)
         return self.now
@@ -258,7 +260,8 @@ class Engine:
             Label for progress, shown before the number of the pass.
         """
         self.progress.start(f"{what} {now.number}", len(now.order), "blocks")
-        n_steps = len(now.order) if self.comm.size == 1 else self._most_steps
+        # All ranks make as many steps as the one with the most blocks.
+        n_steps = int(self.comm.gather([len(now.order)]).max())
         while now.steps < n_steps:
             if now.done < len(now.order):
                 visit = self._load(now)
@@ -273,7 +276,7 @@ class Engine:
             if now.steps < n_steps:
                 self.pauses.after_step()
         self.progress.finish()
-        if len(self.own) <= 1 or now.is_part:
+        if self._following(now) is None:
             self.stop_reading()
         self.settle()
         self.now = None
@@ -302,7 +305,7 @@ class Engine:
             learner.solver.stop = stop if plan.is_whole else 0.0
             if self.settings.cache_frac == "auto":
                 learner.solver.working.cache_rows = choose_cache_rows(
-                    free.get(learner.number), plan.part_rows, capacity
+                    free.get(learner.number), plan.block_rows, capacity
                 )
 
     def _load(self, now: Pass) -> Visit:
@@ -326,9 +329,9 @@ class Engine:
         for k, step in visit.steps.items():
             now.totals[k].add(step.totals)
             self.evicted[k] = step.evicted
-        self.last_block = visit.block
+        self.last_block = list(visit.block.parts)
         now.done += 1
-        solved = sum(self.plan.parts[one].rows for one in now.order[: now.done])
+        solved = sum(self.plan.parts[one].rows for some in now.order[: now.done] for one in some)
         self.progress.advance(now.done, rows=solved, memory=resident_bytes())
 
     def _visit_cached(self, now: Pass) -> None:
@@ -338,7 +341,7 @@ class Engine:
             k, solver = learner.number, learner.solver
             none = self.reader.arena.room(0, self._y_dtype, self._weighted)
             with self.seconds.measure("solve"):
-                step = solver.step(-1, none, no_alphas(0, solver.problem.listed))
+                step = solver.step(self._block([]), none, no_alphas(0, solver.problem.listed))
             evicted = step.evicted
             self.run.add_evicted(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
             now.totals[k].add(step.totals)
@@ -358,39 +361,52 @@ class Engine:
             if self.now is not None:
                 self.now.free.update(free)
 
-    def _order(self, now: Pass) -> Iterator[int]:
+    def _order(self, now: Pass) -> Iterator[list[int]]:
         """Yield the remaining blocks of a pass, then those of the following passes.
 
-        With a single block, reading ends with the pass: otherwise its alphas would be read before
-        they are stored.
+        Reading ends with a pass if the first block of the next one has rows of its last block:
+        their alphas would be read before they are stored.
         """
         yield from now.order[now.done :]
-        if now.is_part or len(self.own) <= 1:
-            return
-        before = now.order[-1]
-        for number in range(now.number + 1, self.last_pass + 1):
-            order = self._order_of(number, before)
-            before = order[-1]
+        order = self._following(now)
+        number = now.number + 1
+        while order is not None and number <= self.last_pass:
             yield from order
+            number += 1
+            before, order = order, self._order_of(number, order[-1])
+            if set(order[0]) & set(before[-1]):
+                return
 
-    def _order_of(self, number: int, before: int) -> list[int]:
-        """Return the blocks of a pass in random order, but not with `before` first.
+    def _following(self, now: Pass) -> list[list[int]] | None:
+        """Return the blocks of the next pass, if they are read ahead."""
+        if now.is_part or not now.order:
+            return None
+        order = self._order_of(now.number + 1, now.order[-1])
+        return None if set(order[0]) & set(now.order[-1]) else order
 
-        A block that comes twice in a row would be read before its alphas are stored.
+    def _order_of(self, number: int, before: Sequence[int]) -> list[list[int]]:
+        """Return the blocks of a pass, in random order.
+
+        The first one has no parts of the block `before` it, if others are left.
         """
         order = self.shuffled(number, self.own)
-        return order[-1:] + order[:-1] if order[:1] == [before] else order
+        if not self.plan.draws and order[:1] == list(before):
+            order = order[-1:] + order[:-1]
+        return self.plan.blocks(order, before)
 
-    def shuffled(self, number: int, blocks: Sequence[int]) -> list[int]:
-        """Return blocks in a random order that depends on the seed and the pass number."""
+    def _block(self, parts: Sequence[int]) -> Block:
+        return Block.of(parts, self.plan.rows_of_parts)
+
+    def shuffled(self, number: int, parts: Sequence[int]) -> list[int]:
+        """Return parts in a random order that depends on the seed and the pass number."""
         random = np.random.default_rng([self.settings.seed, 3, number])
-        return [blocks[k] for k in random.permutation(len(blocks))]
+        return [parts[k] for k in random.permutation(len(parts))]
 
-    def home(self, k: int, block: int) -> int:
-        """Return the number under which the run stores a block's alphas of the k-th learner."""
-        return k * len(self.plan.parts) + block
+    def home(self, k: int, part: int) -> int:
+        """Return the number under which the run stores a part's alphas of the k-th learner."""
+        return k * len(self.plan.parts) + part
 
-    def _keep(self, block: int, steps: dict[int, Step]) -> dict[int, int]:
+    def _keep(self, block: Block, steps: dict[int, Step]) -> dict[int, int]:
         """Store the alphas that the steps returned; called in the loading thread.
 
         Returns the number of the block's rows inside their bounds, by learner.
@@ -398,9 +414,18 @@ class Engine:
         free = {}
         for k, step in steps.items():
             evicted = step.evicted
-            free[k] = self.run.store(self.home(k, block), step.alpha)
+            free[k] = self.store_alpha(k, block, step.alpha)
             self.run.add_evicted(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
         return free
+
+    def store_alpha(self, k: int, block: Block, alpha: Alphas) -> int:
+        """Store the alphas of a block in the run; return how many are inside their bounds."""
+        sizes = [rows for _, _, rows in block.slices()]
+        pieces = [alpha] if len(sizes) == 1 else cut(alpha, sizes)
+        return sum(
+            self.run.store(self.home(k, part), mine)
+            for part, mine in zip(block.parts, pieces, strict=True)
+        )
 
     def stop_reading(self) -> None:
         """Discard the block that is read ahead, because its weights or buffer are outdated."""
@@ -426,9 +451,9 @@ class Engine:
     def _screens(self) -> bool:
         return self.settings.screen and self.learners[0].solver.problem.loss.rests
 
-    def _prepare(self, block: int, slot: int) -> NextBlock:
+    def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""
-        self.coming = coming = self.prepare_alpha(block, slot)
+        self.coming = coming = self.prepare_alpha(parts, slot)
         if not self._screens:
             return coming
         marks, self.marks, self.marked = self.marks, {}, None
@@ -436,30 +461,39 @@ class Engine:
             if k in marks:
                 coming.own[k] = BlockAlphas(own.alpha, marks=marks[k])
                 continue
-            screen = self.learners[k].solver.look_ahead(block, len(own.alpha))
+            screen = self.learners[k].solver.look_ahead(coming.block)
             coming.own[k] = BlockAlphas(own.alpha, screen)
         return coming
 
-    def prepare_alpha(self, block: int, slot: int) -> NextBlock:
+    def prepare_alpha(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Return buffers for the folds and alphas of a block that is about to be read."""
-        rows = self.plan.parts[block].rows
-        folds = self._fold_room[slot, :rows] if self._folds is not None else None
+        block = self._block(parts)
+        folds = self._fold_room[slot, : len(block)] if self._folds is not None else None
         own = {
-            learner.number: BlockAlphas(self._alphas[slot][learner.number].part(0, rows))
+            learner.number: BlockAlphas(self._alphas[slot][learner.number].part(0, len(block)))
             for learner in self.active
         }
         return NextBlock(block, folds, own)
 
-    def load_alpha(self, block: int, coming: NextBlock) -> None:
+    def load_alpha(self, parts: Sequence[int], coming: NextBlock) -> None:
         """Read the alphas of a block from the run."""
         for k, own in coming.own.items():
-            self.run.load(self.home(k, block), own.alpha)
+            if isinstance(own.alpha, Dense) or len(parts) == 1:
+                for part, first, rows in coming.block.slices():
+                    into = own.alpha if len(parts) == 1 else own.alpha.part(first, rows)
+                    self.run.load(self.home(k, part), into)
+                continue
+            every = join([self.run.load(self.home(k, part)) for part in parts])
+            assert isinstance(every, Lists)
+            own.alpha.set(every.offsets, every.outputs, every.values)
 
     def look(self, coming: NextBlock, first: int, rows: Rows) -> None:
-        """Assign folds to a chunk of the next block and screen it, as soon as it is decoded."""
+        """Assign folds to some rows of the next block and screen them, when they are decoded."""
         if self._folds is not None and coming.folds is not None:
             theirs = coming.folds[first : first + len(rows)]
-            self._folds.assign(coming.block, first, rows, theirs)
+            k = int(np.searchsorted(coming.block.firsts, first, side="right")) - 1
+            begin = first - int(coming.block.firsts[k])
+            self._folds.assign(coming.block.parts[k], begin, rows, theirs)
         for own in coming.own.values():
             if own.screen is not None:
                 own.screen.add(first, rows, own.alpha.part(first, len(rows)))

@@ -17,6 +17,7 @@ from sbm.compiled.calls import load
 from sbm.compiled.clock import clock
 from sbm.plain import dataclass
 from sbm.rows import Rows
+from sbm.solver.block import Block
 from sbm.solver.cache import Evicted
 from sbm.solver.problem import decide
 from sbm.solver.step import Screen, Solver, Step, Totals
@@ -77,15 +78,14 @@ class BlockAlphas:
     screen: Screen | None = None
     marks: npt.NDArray[np.bool_] | None = None
 
-    def moving(self, block: int, evicted: Evicted | None) -> npt.NDArray[np.bool_] | None:
+    def moving(self, block: Block, evicted: Evicted | None) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the rows to visit, None for all.
 
         Rows that were evicted since the block was read get their alphas and are visited.
         """
         late: npt.NDArray[np.int32] | slice = slice(0)
         if evicted is not None:
-            mine = np.flatnonzero(evicted.home == block)
-            late = evicted.row[mine]
+            mine, late = block.find(evicted.home, evicted.row)
             self.alpha.put(late, evicted.alpha.take(mine))
         if self.screen is None:
             return self.marks
@@ -97,7 +97,7 @@ class BlockAlphas:
 class NextBlock:
     """The next block before it is loaded: the folds of its rows, and the learners' states."""
 
-    block: int
+    block: Block
     folds: npt.NDArray[np.uint8] | None
     own: dict[int, BlockAlphas]
 
@@ -108,7 +108,7 @@ class Visit:
 
     Attributes
     ----------
-    block : int
+    block : Block
     rows : Rows
     folds : ndarray, shape (n_rows,), uint8, or None
     own : dict of int to BlockAlphas
@@ -121,7 +121,7 @@ class Visit:
         By learner number: what was done with the block.
     """
 
-    block: int
+    block: Block
     rows: Rows
     folds: npt.NDArray[np.uint8] | None
     own: Mapping[int, BlockAlphas]
@@ -155,10 +155,10 @@ class Pass:
     ----------
     number : int
         From 1.
-    order : list of int
-        Its blocks, in order.
+    order : list of list of int
+        The parts of each of its blocks, in order.
     is_part : bool
-        Whether `order` contains only some of the blocks.
+        Whether `order` contains only some of the parts.
     done : int
         Number of blocks done.
     steps : int
@@ -170,7 +170,7 @@ class Pass:
     """
 
     number: int
-    order: list[int]
+    order: list[list[int]]
     is_part: bool
     done: int = 0
     steps: int = 0
@@ -207,13 +207,14 @@ class Folds:
     n: int
     seed: int
 
-    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
+    def assign(self, part: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
         """Write the fold of each row.
 
         Parameters
         ----------
-        block, first : int
-            Block and number of the first row; they decide the fold of rows without nonzeros.
+        part, first : int
+            Part of the data, and number of the first row there; they decide the fold of rows
+            without nonzeros.
         rows : Rows
         out : ndarray, shape (n_rows,), uint8
         """
@@ -221,7 +222,7 @@ class Folds:
         if rows.values is not None:
             bits = rows.values.view(f"uint{8 * rows.values.itemsize}")
         load("sbm.solver.kernels.decision").assign(
-            rows.starts, rows.lengths, rows.indices, bits, self.n, self.seed, block, first, out
+            rows.starts, rows.lengths, rows.indices, bits, self.n, self.seed, part, first, out
         )
 
 
@@ -232,14 +233,14 @@ class GivenFolds:
     Attributes
     ----------
     folds : sequence of ndarray, shape (n_rows,), uint8
-        By block.
+        By part.
     """
 
     folds: Sequence[npt.NDArray[np.uint8]]
 
-    def assign(self, block: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
+    def assign(self, part: int, first: int, rows: Rows, out: npt.NDArray[np.uint8]) -> None:
         """Write the fold of each row; see `Folds.assign`."""
-        out[:] = self.folds[block][first : first + len(out)]
+        out[:] = self.folds[part][first : first + len(out)]
 
 
 @dataclass(frozen=True)

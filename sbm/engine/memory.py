@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,9 @@ _ROW_VARIABLES = (1 << 31, 64, 32, 16, 8, 4)
 _DEAL_ROW, _DEAL_TEXT = 40, 32_000_000
 # Most nonzeros times outputs of a single part: a round of them takes some seconds.
 MOST_WHOLE = 2_000_000_000
+# Parts of a block that is drawn anew in each pass. Two are nearly as good as many; but the last
+# chunks of stored blocks are smaller, and a block is filled better with several parts.
+DRAWN = 8
 # Share of the bound that decoded blocks leave free.
 SLACK = 0.02
 # Python's objects for a chunk.
@@ -155,6 +158,8 @@ class Shape:
         problems of that model share.
     may_join : bool
         Whether all blocks may be joined into one part.
+    draws : bool
+        Whether blocks are drawn anew in each pass.
     is_accelerated : bool
         Whether the method is accelerated coordinate descent. It has no working set, and can stop
         within a part, which may then be of any size.
@@ -174,6 +179,7 @@ class Shape:
     by_block: bool = False
     models: int = 1
     may_join: bool = False
+    draws: bool = False
     is_accelerated: bool = False
     advice: str = ""
 
@@ -198,7 +204,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """The unit of loading: a block, a piece of one, or several small blocks.
+    """Rows that are always loaded together: some chunks of one stored block, or of several.
 
     Attributes
     ----------
@@ -228,7 +234,10 @@ class MemoryPlan(Budget):
     Attributes
     ----------
     parts : list of Part
-        The blocks of the training.
+    block_rows, block_nnz : int
+        Most rows and nonzeros of a block, which is one part or more.
+    draws : bool
+        Whether blocks are drawn anew in each pass; if not, each part is a block.
     cache_rows, cache_nnz : int
         Capacity of the cache.
     row_variables : int
@@ -240,22 +249,62 @@ class MemoryPlan(Budget):
     """
 
     parts: list[Part]
+    block_rows: int
+    block_nnz: int
     cache_rows: int
     cache_nnz: int
     row_variables: int
     nonzero: int
     row: int
+    draws: bool = False
     is_whole: bool = False
 
-    @property
-    def part_rows(self) -> int:
-        """Most rows of a part."""
-        return max(part.rows for part in self.parts)
+    @cached_property
+    def n_blocks(self) -> int:
+        """Blocks of a pass over all parts, about."""
+        return len(self.blocks(range(len(self.parts))))
 
-    @property
-    def part_nnz(self) -> int:
-        """Most nonzeros of a part."""
-        return max(part.nnz for part in self.parts)
+    @cached_property
+    def rows_of_parts(self) -> list[int]:
+        """Rows of each part."""
+        return [part.rows for part in self.parts]
+
+    def blocks(self, order: Sequence[int], before: Collection[int] = ()) -> list[list[int]]:
+        """Divide parts into blocks.
+
+        Parameters
+        ----------
+        order : sequence of int
+            Parts. Without `draws`, each is a block, in this order.
+        before : collection of int
+            Parts that the first block has only if there are no others.
+
+        Returns
+        -------
+        list of list of int
+            The parts of each block, in the order of the store.
+        """
+        if not self.draws:
+            return [[part] for part in order]
+        left, blocks = list(order), list[list[int]]()
+        while left:
+            block, rows, nnz = list[int](), 0, 0
+            apart = before if not blocks and any(part not in before for part in left) else ()
+            for part in left:
+                more = self.parts[part]
+                fits = rows + more.rows <= self.block_rows and nnz + more.nnz <= self.block_nnz
+                if part not in apart and fits:
+                    block.append(part)
+                    rows, nnz = rows + more.rows, nnz + more.nnz
+            taken = set(block)
+            left = [part for part in left if part not in taken]
+            blocks.append(sorted(block))
+        return blocks
+
+    def share_of(self, parts: Collection[int], own: Collection[int]) -> float:
+        """Return the share of some parts' rows in the rows of a rank, whose parts are `own`."""
+        rows = self.rows_of_parts
+        return sum(rows[part] for part in parts) / max(1, sum(rows[part] for part in own))
 
     def decoded_bytes(self, parts: Iterable[int]) -> int:
         """Return the bytes of decoded parts."""
@@ -284,8 +333,9 @@ class MemoryPlan(Budget):
         """Return how many more bytes all parts of a rank need to stay; at most 0 if they stay."""
         if self.is_whole:
             return 0
-        copies = 2 * (self.part_nnz * self.nonzero + self.part_rows * self.row)
-        copies += self.cache_nnz * self.nonzero
+        copies = (2 * self.block_nnz + self.cache_nnz) * self.nonzero
+        if not self.draws:  # a block of some parts is a list of their rows
+            copies += 2 * self.block_rows * self.row
         return self.decoded_bytes(own) - self._room(reserved) - copies
 
     def _room(self, reserved: int) -> int:
@@ -304,9 +354,10 @@ def plan_training(
 
     If all rows of a rank fit, decoded, and are few enough for several rounds between two looks at
     the clock, they are a single part without a cache (`shape` must allow it; accelerated coordinate
-    descent needs it, as it visits rows in one random order). If not, blocks are
+    descent needs it, as it visits rows in one random order). If not, stored blocks are
     loaded whole if they fit, otherwise in equal parts that fit; small appended blocks are loaded
-    together. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of the
+    together. If blocks are drawn anew in each pass, there are about `DRAWN` parts in as much
+    memory. The cache has ``cache_frac / (1 - cache_frac)`` times the rows and nonzeros of the
     largest part, so it is `cache_frac` of the working set, as in the SBM paper.
 
     Parameters
@@ -356,12 +407,18 @@ def plan_training(
     blocks = sizes.blocks(parts)
     _check_least(fixed, blocks, shape)
     rows, nnz, wanted = sizes.cache(store, parts, most)
+    block_rows, block_nnz = max(p.rows for p in parts), max(p.nnz for p in parts)
+    if shape.draws:
+        parts = _finer(store, parts)
     granted = min(wanted, fixed.left - blocks)
     if granted < wanted:
         rows, nnz = int(rows * granted / wanted), int(nnz * granted / wanted)
     items = fixed.items | {"blocks": blocks, "cache": granted}
     row = BUFFER_ROW + shape.row_bytes
-    return MemoryPlan(mem, fixed.task, items, parts, rows, nnz, variables, sizes.nonzero, row)
+    return MemoryPlan(
+        mem, fixed.task, items, parts, block_rows, block_nnz, rows, nnz, variables, sizes.nonzero,
+        row, draws=shape.draws,
+    )  # fmt: skip
 
 
 def _plan_whole(
@@ -374,8 +431,9 @@ def _plan_whole(
     blocks = nnz * sizes.nonzero + rows * (sizes.loaded - row)  # no second buffer
     items = fixed.items | {"blocks": blocks, "cache": 0}
     plan = MemoryPlan(
-        fixed.mem, fixed.task, items, parts, 0, 0, variables, sizes.nonzero, row, is_whole=True
-    )
+        fixed.mem, fixed.task, items, parts, rows, nnz, 0, 0, variables, sizes.nonzero, row,
+        is_whole=True,
+    )  # fmt: skip
     least = math.ceil((plan.total + reserved) / (1 - SLACK))
     if least <= fixed.mem:
         return plan
@@ -500,6 +558,19 @@ def _cut_block(chunks: Sequence[Chunk], cuts: int) -> Iterator[Part]:
         mine = list(chunks[k::cuts])
         rows = sum(chunk.rows for chunk in mine)
         yield Part([Piece(chunks[0].block, k, cuts, rows)], mine)
+
+
+def _finer(store: BlockStore, parts: Sequence[Part]) -> list[Part]:
+    """Cut parts so that about `DRAWN` of them are as large as the largest one."""
+    most, finer = max(part.nnz + part.rows for part in parts), list[Part]()
+    for piece in itertools.chain(*(part.pieces for part in parts)):
+        mine = store.chunks[piece.block][piece.first :: piece.step]
+        size = sum(chunk.nnz + chunk.rows for chunk in mine)
+        for part in _cut_block(mine, math.ceil(DRAWN * size / most)):
+            (inner,) = part.pieces
+            first, step = piece.first + inner.first * piece.step, inner.step * piece.step
+            finer.append(Part([Piece(piece.block, first, step, part.rows)], part.chunks))
+    return finer
 
 
 def _join_parts(parts: Sequence[Part], rows: int = 0, nnz: int = 0) -> list[Part]:

@@ -32,27 +32,43 @@ class RowWeights(Protocol):
 
 @dataclass
 class Place:
-    """Where a block is decoded to.
+    """Where a part is decoded to.
 
     Attributes
     ----------
+    part : Part
     rows : Rows
         Room for the rows.
     offsets : list of int
         Position in the arena of the nonzeros of each chunk.
+    stays : bool
+        Whether they stay there.
     is_decoded : bool
         Whether the rows are there.
     """
 
+    part: Part
     rows: Rows
     offsets: list[int]
+    stays: bool = False
     is_decoded: bool = False
 
     @classmethod
     def of(cls, part: Part, rows: Rows, offset: int) -> Place:
         """Return a place with contiguous nonzeros."""
         sizes = (chunk.nnz for chunk in part.chunks[:-1])
-        return cls(rows, list(itertools.accumulate(sizes, initial=offset)))
+        return cls(part, rows, list(itertools.accumulate(sizes, initial=offset)))
+
+    def chunks(self, first: int) -> Iterator[tuple[Chunk, Rows, int, int]]:
+        """Yield what to decode, given the number of the first row in the block.
+
+        That is each chunk, the room for its rows, and where these and its nonzeros begin: in the
+        block, and in the arena.
+        """
+        begin = 0
+        for chunk, offset in zip(self.part.chunks, self.offsets, strict=True):
+            yield chunk, self.rows.part(begin, chunk.rows), first + begin, offset
+            begin += chunk.rows
 
 
 class BlockReader:
@@ -62,16 +78,15 @@ class BlockReader:
     ----------
     store : BlockStore
     plan : MemoryPlan
-        Its parts are the blocks, by number.
     staying : sequence of int
-        Blocks that stay decoded.
+        Parts that stay decoded.
     is_whole : bool
-        Whether no other blocks are read. Then there are no caches and buffers.
+        Whether no other parts are read. Then there are no caches, and no buffers for nonzeros.
     y_dtype : dtype
         int32 for class codes, float64 for targets.
     threads : int
     caches : int
-        Nonzeros of the caches, behind those of the blocks that stay decoded.
+        Nonzeros of the caches, behind those of the parts that stay decoded.
     rate : float, optional
         Maximum bytes read per second, to simulate a slow disk.
     weights : RowWeights, optional
@@ -81,7 +96,7 @@ class BlockReader:
     ----------
     arena : Arena
     decoded : int
-        Nonzeros at the front of the arena of the blocks that stay decoded.
+        Nonzeros at the front of the arena of the parts that stay decoded.
     pool : Executor
         Reads ahead; see `loading_thread`.
     bytes_read : int
@@ -107,17 +122,21 @@ class BlockReader:
     ) -> None:
         self._store, self._parts = store, plan.parts
         self._weights, self._rate = weights, rate
-        chunks = {block: plan.parts[block].chunks for block in staying}
-        more = 0 if is_whole else caches + 2 * plan.part_nnz
+        chunks = {part: plan.parts[part].chunks for part in staying}
+        more = 0 if is_whole else caches + 2 * plan.block_nnz
         self.arena, offsets, self.decoded = store.arena(chunks, more)
 
         def room(rows: int) -> Rows:
             return self.arena.room(rows, y_dtype, weights is not None)
 
-        self._staying = {k: Place(room(plan.parts[k].rows), at) for k, at in offsets.items()}
-        self._buffers = [room(0 if is_whole else plan.part_rows) for _ in range(2)]
+        self._staying = {
+            k: Place(plan.parts[k], room(plan.parts[k].rows), at, stays=True)
+            for k, at in offsets.items()
+        }
+        rows = 0 if is_whole and not plan.draws else plan.block_rows
+        self._buffers = [room(rows) for _ in range(2)]
         first = self.decoded + caches
-        self._offsets = (first, first + plan.part_nnz)
+        self._offsets = (first, first + plan.block_nnz)
         # Does not affect the result.
         self._decoders = plan.decoders(threads, plan.left - plan.decoded_bytes(staying))
         self.pool = loading_thread(threads)
@@ -132,20 +151,21 @@ class BlockReader:
 
     def read(
         self,
-        order: Iterable[int],
-        prepare: Callable[[int, int], NextBlock],
-        begin: Callable[[int, NextBlock], None],
+        order: Iterable[Sequence[int]],
+        prepare: Callable[[Sequence[int], int], NextBlock],
+        begin: Callable[[Sequence[int], NextBlock], None],
         look: Callable[[NextBlock, int, Rows], None] | None = None,
-    ) -> Generator[Prefetched[int, NextBlock, Rows]]:
+    ) -> Generator[Prefetched[Sequence[int], NextBlock, Rows]]:
         """Yield the blocks in the given order; each is read while the previous one is in use.
 
         Parameters
         ----------
-        order : iterable of int
+        order : iterable of sequence of int
+            The parts of each block.
         prepare : callable
-            ``prepare(block, slot)``, called before the previous block is yielded.
+            ``prepare(parts, slot)``, called before the previous block is yielded.
         begin : callable
-            ``begin(block, coming)``, called in the reading thread before the block is read;
+            ``begin(parts, coming)``, called in the reading thread before the block is read;
             `coming` is the result of `prepare`.
         look : callable, optional
             ``look(coming, first, rows)``, called for each decoded chunk in the decoding thread;
@@ -155,11 +175,8 @@ class BlockReader:
         with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
             spread = decoders.map if self._decoders > 1 else map
 
-            def load(block: int, slot: int, coming: NextBlock) -> Rows:
-                part, place = self._parts[block], self._place(block, slot)
-
-                def decode(chunk: Chunk, first: int, offset: int) -> None:
-                    into = place.rows.part(first, chunk.rows)
+            def load(block: Sequence[int], slot: int, coming: NextBlock) -> Rows:
+                def decode(chunk: Chunk, into: Rows, first: int, offset: int) -> None:
                     rows = self._store.read([chunk], into, offset)
                     if self._weights is not None and into.weights is not None:
                         self._weights.read(chunk, into.weights)
@@ -168,24 +185,44 @@ class BlockReader:
 
                 with self._noting_failure():
                     begin(block, coming)
-                    if place.is_decoded and look is not None:
-                        look(coming, 0, place.rows)
-                    elif not place.is_decoded:
-                        firsts = itertools.accumulate((c.rows for c in part.chunks), initial=0)
-                        with self._held_back(block):
-                            for _ in spread(decode, part.chunks, firsts, place.offsets):
-                                pass
-                        place.is_decoded = True
-                return place.rows
+                    places = list(self._places(block, slot))
+                    todo = list[tuple[Chunk, Rows, int, int]]()
+                    for place, first in places:
+                        if place.is_decoded and look is not None:
+                            look(coming, first, place.rows)
+                        elif not place.is_decoded:
+                            todo += place.chunks(first)
+                    with self._held_back(chunk for chunk, *_ in todo):
+                        for _ in spread(lambda task: decode(*task), todo):
+                            pass
+                    return self._rows_of(places, slot)
 
             yield from prefetched(order, prepare, load, self.pool)
 
-    def _place(self, block: int, slot: int) -> Place:
-        """Return where a block is, or the buffer to decode it to."""
-        if block in self._staying:
-            return self._staying[block]
-        part = self._parts[block]
-        return Place.of(part, self._buffers[slot].part(0, part.rows), self._offsets[slot])
+    def _places(self, block: Sequence[int], slot: int) -> Iterator[tuple[Place, int]]:
+        """Yield where each part of a block is, or is to be decoded to, and its first row."""
+        first, offset = 0, self._offsets[slot]
+        for number in block:
+            part = self._parts[number]
+            if number in self._staying:
+                yield self._staying[number], first
+            else:
+                yield Place.of(part, self._buffers[slot].part(first, part.rows), offset), first
+                offset += part.nnz
+            first += part.rows
+
+    def _rows_of(self, places: Sequence[tuple[Place, int]], slot: int) -> Rows:
+        """Return the rows of a block; its nonzeros stay where they are."""
+        for place, _ in places:
+            place.is_decoded = True
+        if len(places) == 1:
+            return places[0][0].rows
+        n, buffer = 0, self._buffers[slot]
+        for place, first in places:
+            n += len(place.rows)
+            if place.stays:
+                buffer.part(first, len(place.rows)).copy_from(place.rows)
+        return buffer.part(0, n)
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -197,11 +234,11 @@ class BlockReader:
             raise
 
     @contextmanager
-    def _held_back(self, block: int) -> Iterator[None]:
-        """Count the bytes of a block, and sleep as needed to respect the maximum rate."""
+    def _held_back(self, chunks: Iterable[Chunk]) -> Iterator[None]:
+        """Count the bytes of chunks, and sleep as needed to respect the maximum rate."""
         begin = time.perf_counter()
         yield
-        size = sum(map(self._store.bytes_on_disk, self._parts[block].chunks))
+        size = sum(map(self._store.bytes_on_disk, chunks))
         self.bytes_read += size
         if self._rate is not None:
             late = max(0.0, size / self._rate - (time.perf_counter() - begin))

@@ -49,7 +49,7 @@ def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.g
     place = {
         "last_block": engine.last_block,
         "pass": None if engine.now is None else engine.now.record(),
-        "coming": engine.marked if coming is None else coming.block,
+        "coming": engine.marked if coming is None else list(coming.block.parts),
     }
     state: dict[str, npt.NDArray[np.generic]] = {}
     for learner in engine.learners:
@@ -85,7 +85,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
     KeyError, ValueError, TypeError
         The snapshot does not match this training.
     """
-    engine.last_block = int(place["last_block"])
+    engine.last_block = [int(part) for part in place["last_block"]]
     engine.now = Pass.of(place["pass"]) if place["pass"] is not None else None
     # W is read separately: there is memory for only one more copy.
     read_weights(run, "W", [learner.solver.W for learner in engine.learners])
@@ -102,7 +102,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
             solver.restore(state)
             solver.working.restore(state)
             if "moving" in state:
-                count = engine.plan.parts[int(place["coming"])].rows
+                count = sum(engine.plan.parts[int(part)].rows for part in place["coming"])
                 marks[k] = np.unpackbits(state["moving"], count=count).view(np.bool_)
     if with_rows:
         _read_cached_rows(engine)

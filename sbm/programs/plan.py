@@ -93,10 +93,10 @@ def plan(
     -------
     dict
         ``store``, ``rows``, ``features``, ``nnz``; ``mem`` and ``memory`` (planned bytes by
-        purpose, and ``total``); ``blocks``, ``decoded_blocks`` (those that stay decoded in memory),
-        ``decoded_bytes``, ``block_rows`` and ``block_nnz`` (of the largest), ``cache_rows``,
-        ``cache_nnz``; ``bytes_a_pass`` (read by the first pass) and ``bytes_read_again`` (by each
-        later pass); ``disk_bytes_per_second`` (None if
+        purpose, and ``total``); ``blocks``, ``decoded_share`` (of the rows, those that stay
+        decoded), ``decoded_bytes``, ``block_rows`` and ``block_nnz`` (of the largest block),
+        ``cache_rows``, ``cache_nnz``; ``bytes_a_pass`` (read by the first pass) and
+        ``bytes_read_again`` (by each later pass); ``disk_bytes_per_second`` (None if
         all rows are in memory), ``decode_nnz_per_second``, ``solve_nnz_per_second``
         (the last one None for Newton's method); ``rounds`` of the first pass, at most, and
         ``seconds_a_round``, to visit all rows of the process once; ``turns`` (in how many the
@@ -141,15 +141,16 @@ def _plan(
         measure = _measure_columns if task.method == "columns" else _measure
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
         speed = measure(task, sample)
-    n_parts, nnz = len(memory.parts), sum(memory.parts[k].nnz for k in own)
+    nnz = sum(memory.parts[k].nnz for k in own)
     whole = nnz * sum(problem.n_outputs for problem in problems) if memory.is_whole else None
     return {
         "store": rows.name,
         "rows": rows.n_rows, "features": rows.n_features, "nnz": rows.nnz,
         "mem": settings.mem_bytes, "memory": {**memory.items, "total": memory.total},
-        "blocks": len(own),
-        "decoded_blocks": len(staying), "decoded_bytes": memory.decoded_bytes(staying),
-        "block_rows": memory.part_rows, "block_nnz": memory.part_nnz,
+        "blocks": len(memory.blocks(own)),
+        "decoded_share": memory.share_of(staying, own),
+        "decoded_bytes": memory.decoded_bytes(staying),
+        "block_rows": memory.block_rows, "block_nnz": memory.block_nnz,
         "cache_rows": memory.cache_rows, "cache_nnz": memory.cache_nnz,
         "bytes_a_pass": _bytes_of(memory, own),
         "bytes_read_again": _bytes_of(memory, set(own) - set(staying)),
@@ -157,8 +158,8 @@ def _plan(
         "decode_nnz_per_second": _rate(speed.nnz, speed.decode),
         "solve_nnz_per_second": None if speed.solve is None else _rate(speed.nnz, speed.solve),
         "rounds": choose_rounds(
-            settings.rounds, n_parts, listed=problems[0].listed, processes=task.share.adding.size,
-            whole=whole,
+            settings.rounds, memory.n_blocks, listed=problems[0].listed,
+            processes=task.share.adding.size, whole=whole,
         ),
         "seconds_a_round": None if speed.solve is None else speed.solve * nnz / speed.nnz,
         "turns": max(1, len(turns)), "solver": None if task.method == "columns" else task.method,

@@ -104,7 +104,7 @@ def train(
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and ``n_free``
         (support vectors, and those with alpha below its upper bound; left out if the loss has
         none), ``n_nonzero`` and ``n_weights`` (of sparse models),
-        ``blocks``, ``decoded_blocks`` (those that stayed decoded in memory), ``passes_left``
+        ``blocks``, ``decoded_share`` (of the rows, those that stayed decoded), ``passes_left``
         (estimate of the passes to the tolerance, None if the gaps of the last solver show no
         trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
         ``feature_scales`` (smallest and largest, without ``scale``), ``scale_advice`` (the

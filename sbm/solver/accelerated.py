@@ -55,7 +55,7 @@ class _Visits:
         self.home, self.score = np.zeros(n, np.int32), np.empty(n, np.float32)
         self.rest = np.zeros(n, np.uint8)
         order = np.empty(room_for_order(n, chunk), np.int32)
-        self.how = Rounds(0, 1, chunk, INNER_TOL, random, np.empty(n, np.int32), order)
+        self.how = Rounds(self.home[:1], 1, chunk, INNER_TOL, random, np.empty(n, np.int32), order)
 
     def run(self, problem: AnyProblem, W: Floats, rounds: int) -> None:
         """Do some rounds."""
@@ -70,7 +70,7 @@ def _changeable(alpha: Alphas, n_outputs: int) -> Dense | ListPool:
     """Return variables that `solve` can change."""
     if isinstance(alpha, Dense):
         return alpha
-    pool = ListPool(len(alpha), 0, n_outputs, 1, n_outputs)
+    pool = ListPool(len(alpha), 0, n_outputs, [len(alpha)], n_outputs)
     pool.fill(alpha)
     pool.held[0] = len(alpha.values)
     return pool

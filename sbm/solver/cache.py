@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sbm.alphas import Alphas
     from sbm.rows import Arena, Rows
+    from sbm.solver.block import Block
     from sbm.solver.variables import DenseSet, ListPool
 
     Ranks = npt.NDArray[np.float32]
@@ -31,9 +32,9 @@ class Evicted:
     Attributes
     ----------
     home : ndarray, shape (n,), int32
-        Block of each row.
+        Part of the data that each row belongs to.
     row : ndarray, shape (n,), int32
-        Position of each row in its block.
+        Position of each row in its part.
     alpha : Alphas
     """
 
@@ -56,7 +57,7 @@ class Evicted:
 class WorkingSet:
     """Cached rows, followed by the rows of the current block.
 
-    The alpha of a row is either here or in the spill of its block, never in both.
+    The alpha of a row is either here or in the spill of its part, never in both.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ class WorkingSet:
     n_cached, n : int
         Number of rows in the cache, and in the whole working set.
     starts, lengths, y, score, home, row : ndarray, shape (capacity,)
-        One entry per row; `home` is its block and `row` its position there.
+        One entry per row; `home` is its part of the data and `row` its position there.
     age : ndarray, shape (capacity,), uint8
         Passes since the row was merged, at most 255; for reports only.
     weights : ndarray, shape (capacity,) or longer, float64, or None
@@ -152,7 +153,7 @@ class WorkingSet:
 
     def merge(
         self,
-        block: int,
+        block: Block,
         rows: Rows,
         alpha: Alphas,
         moving: npt.NDArray[np.bool_],
@@ -163,7 +164,7 @@ class WorkingSet:
 
         Parameters
         ----------
-        block : int
+        block : Block
         rows : Rows
             In the same arena.
         alpha : Alphas
@@ -171,11 +172,15 @@ class WorkingSet:
         moving : ndarray, shape (n_rows,), bool, changed in place
             The rows to append.
         """
+        import numpy as np
+
         self.n, cached = self._kernels.merge(
-            block, rows.starts, rows.lengths, rows.y, rows.factors, moving, self.n_cached,
+            block.at, np.array(block.parts, np.int64), block.firsts,
+            rows.starts, rows.lengths, rows.y, rows.factors, moving, self.n_cached,
             self.starts, self.lengths, self.y, self.factors, self.home, self.row,
         )  # fmt: skip
-        self.alpha.append(self.n_cached, self.row[self.n_cached : self.n], alpha)
+        new = slice(self.n_cached, self.n)
+        self.alpha.append(self.n_cached, block.at[self.home[new]] + self.row[new], alpha)
         self.age[self.n_cached : self.n] = 0
         self.rest[self.n_cached : self.n] = 0
         return int(cached)
@@ -236,13 +241,13 @@ class WorkingSet:
         keep[best_first[np.cumsum(sizes[best_first]) > limit]] = False
         return keep
 
-    def compact(self, keep: npt.NDArray[np.bool_], block: int, alpha: Alphas) -> Evicted:
+    def compact(self, keep: npt.NDArray[np.bool_], block: Block, alpha: Alphas) -> Evicted:
         """Keep the chosen rows as the new cache and return the alphas of the others.
 
         Parameters
         ----------
         keep : ndarray, shape (n,), bool
-        block : int
+        block : Block
         alpha : Alphas, changed in place
             Alphas of the block: updated for rows that leave the working set, 0 for rows in the
             new cache, unchanged for rows that were not in the working set.
@@ -304,33 +309,32 @@ class WorkingSet:
         self.alpha.restore(state, n)
         self.n_cached = self.n = n
 
-    def refill(self, block: int, rows: Rows) -> int:
+    def refill(self, block: Block, rows: Rows) -> int:
         """Copy the cached rows of a block into the cache; return their number.
 
         Parameters
         ----------
-        block : int
+        block : Block
         rows : Rows
             All rows of the block, in the arena of the working set.
         """
         return int(
             self._kernels.refill(
-                block, self.n_cached, self.decoded, rows.starts, rows.lengths, rows.y,
+                block.at, self.n_cached, self.decoded, rows.starts, rows.lengths, rows.y,
                 rows.factors, self.starts, self.lengths, self.y, self.factors, self.home, self.row,
                 self.arena.indices, self.arena.values,
             )
         )  # fmt: skip
 
-    def mark_cached(self, block: int, marks: npt.NDArray[np.bool_]) -> None:
+    def mark_cached(self, block: Block, marks: npt.NDArray[np.bool_]) -> None:
         """Set the entries of a block's cached rows in `marks`, shape (n_block,)."""
-        marks[self.row[: self.n_cached][self.home[: self.n_cached] == block]] = True
+        _, places = block.find(self.home[: self.n_cached], self.row[: self.n_cached])
+        marks[places] = True
 
-    def alphas_of(self, block: int, alpha: Alphas) -> None:
+    def alphas_of(self, block: Block, alpha: Alphas) -> None:
         """Copy the alphas of a block's cached rows into `alpha`, those of the block."""
-        import numpy as np
-
-        mine = np.flatnonzero(self.home[: self.n_cached] == block)
-        alpha.put(self.row[mine], self.alpha.take(mine))
+        which, places = block.find(self.home[: self.n_cached], self.row[: self.n_cached])
+        alpha.put(places, self.alpha.take(which))
 
 
 _KEPT = ("home", "row", "lengths", "score", "age")  # arrays of a state

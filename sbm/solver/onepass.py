@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, Dense, Lists, no_alphas
 from sbm.plain import dataclass
 from sbm.rows import SPARE, Arena, Rows
+from sbm.solver.block import Block
 from sbm.solver.cache import WorkingSet
 from sbm.solver.problem import AnyProblem, MultiProblem, OneClass, Problem
 from sbm.solver.step import Solver, Totals
@@ -25,7 +26,7 @@ __all__ = ["FEW_ROWS", "GrowingWeights", "OnePass", "Size", "State", "caches_nnz
 
 State: TypeAlias = dict[str, npt.NDArray[Any]]
 
-_EARLIER, _BLOCK = 0, 1  # homes of cached rows and of those of the current block
+_EARLIER, _BLOCK = 0, 1  # parts of the cached rows and of those of the current block
 _ROWS_AT_A_TIME = 1 << 14  # rows copied at a time, to bound memory
 FEW_ROWS = 1 << 16  # these take little time, however often they are visited
 _POLISH_ROUNDS = 3  # at a time; later ones skip rows at rest
@@ -150,7 +151,9 @@ class OnePass:
         alpha: DenseSet | ListPool = DenseSet(size.block_rows + rows)
         if problem.listed:
             variables = min(size.row_variables, problem.n_outputs)
-            alpha = ListPool(size.block_rows, rows, variables, 2, problem.n_outputs)
+            alpha = ListPool(
+                size.block_rows, rows, variables, [size.block_rows] * 2, problem.n_outputs
+            )
         base = k * (nnz + SPARE)
         return WorkingSet(self._arena, alpha, rows, nnz, y_dtype, base, self._weighted)
 
@@ -286,7 +289,7 @@ def _learn(solver: Solver, rows: Rows, rounds: int) -> Totals:
         alpha: Alphas = problem.add_rows(rows, solver.W)
     else:
         alpha = no_alphas(len(rows), problem.listed)
-    totals = solver.step(_BLOCK, rows, alpha).totals
+    totals = solver.step(Block.of([_BLOCK], [0, len(rows)]), rows, alpha).totals
     if isinstance(problem, OneClass) and len(rows):
         problem.set_offset_quantile(rows, solver.W)
     _settle(solver.working)
@@ -298,7 +301,7 @@ def _settle(working: WorkingSet) -> None:
     working.home[: working.n_cached] = _EARLIER
     pool = working.alpha
     if isinstance(pool, ListPool):
-        # Limits are per home. The limit of cached rows depends on their number, not the block's.
+        # Limits are per part. The limit of cached rows depends on their number, not the block's.
         block_rows = pool.capacity - working.cache_rows
         more = (working.cache_rows - block_rows) * (pool.held_limit // max(1, block_rows))
         pool.held[_EARLIER] = int(pool.count[: working.n_cached].sum(dtype=np.int64)) - more

@@ -73,7 +73,7 @@ class VisitedRows(Protocol):
     alpha : Dense, DenseSet or ListPool
         Variables; `Dense` and `DenseSet` for one variable per row.
     home : ndarray, shape (n,), int32
-        The block of each row.
+        The part of the data that each row belongs to.
     score : ndarray, shape (n,), float32
         Receives the scores of a cache.
     rest : ndarray, shape (n,), uint8
@@ -123,8 +123,8 @@ class Rounds:
 
     Attributes
     ----------
-    block : int
-        Block whose rows count towards the gap estimate.
+    at : ndarray, shape (n_parts,), int32
+        Rows of the parts with an entry of at least 0 count towards the gap estimate.
     rounds, chunk : int
         Maximum rounds; most rows visited together, a power of 2.
     inner_tol : float
@@ -146,7 +146,7 @@ class Rounds:
         Number of the first round.
     """
 
-    block: int
+    at: npt.NDArray[np.int32]
     rounds: int
     chunk: int
     inner_tol: float
@@ -343,7 +343,7 @@ class Problem(_Separable):
         self._kernels.solve(
             *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
             work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
-            how.dual_sum, how.block, how.state, how.awake, how.order, stats,
+            how.dual_sum, how.at, how.state, how.awake, how.order, stats,
         )  # fmt: skip
         return _finite(stats)
 
@@ -504,7 +504,7 @@ class OneClass(Problem):
         self._scale = self._scale or mean_square(rows.starts, rows.lengths, rows.values)
         stats = super().solve(work, W, how, self._level[1])
         self._level[1], stats[0] = stats[0], 0.0  # Σ α is all that visits add up; Σ d_i is 0
-        mine = work.home[: work.n] == how.block
+        mine = how.at[work.home[: work.n]] >= 0
         weights = rows.weights
         share = float(np.count_nonzero(mine) if weights is None else weights[mine].sum())
         if how.damping is not None:
@@ -646,7 +646,7 @@ class MultiProblem(_Separable):
             pool.outputs, pool.betas, pool.used, pool.held, pool.few[:n], pool.n_few[:n],
             work.score[:n], W, *self._numbers, self.bias, self.loss.squared, work.rest[:n],
             *how.damped, how.turn, pool.held_limit, how.rounds, how.chunk, rows_ahead(W),
-            how.inner_tol, how.stop, how.dual_sum, how.block, how.state, how.awake, how.order,
+            how.inner_tol, how.stop, how.dual_sum, how.at, how.state, how.awake, how.order,
             np.empty((5, self._width)), np.empty((5, FEW)), np.empty(self._width, np.int32),
             np.empty(self.n_outputs, np.bool_), np.empty(FEW, np.bool_), stats,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sbm.alphas import Alphas
 from sbm.plain import dataclass
 from sbm.rows import Rows
+from sbm.solver.block import Block
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem, Rounds, Spread, room_for_order, squared_norm
 
@@ -190,28 +191,28 @@ class Solver:
         """The current dual value F(α), up to the drift of W."""
         return self.dual_sum - 0.5 * squared_norm(self.W)
 
-    def look_ahead(self, block: int, n_rows: int) -> "Screen":
+    def look_ahead(self, block: Block) -> "Screen":
         """Prepare to screen the next block during the step of the current one.
 
         Call this before that step; use the result in any thread during it.
 
         Parameters
         ----------
-        block, n_rows : int
+        block : Block
 
         Returns
         -------
         Screen
         """
         np.copyto(self.W_seen, self.W)
-        moving = np.zeros(n_rows, np.bool_)
+        moving = np.zeros(len(block), np.bool_)
         # Cached rows may leave the cache during the step, so their spilled alphas are outdated.
         self.working.mark_cached(block, moving)
         return Screen(self.problem, self.W_seen, moving)
 
     def step(
         self,
-        block: int,
+        block: Block,
         rows: Rows,
         alpha: Alphas,
         moving: npt.NDArray[np.bool_] | None = None,
@@ -220,8 +221,7 @@ class Solver:
 
         Parameters
         ----------
-        block : int
-            Number of the block; cached rows keep it as their home.
+        block : Block
         rows : Rows
             In the arena of the working set.
         alpha : Alphas
@@ -242,7 +242,7 @@ class Solver:
         chunk = chunk_of(working.lengths[:n])
         order = np.empty(room_for_order(n, chunk), np.int32)
         how = Rounds(
-            block, self.rounds, chunk, INNER_TOL, self._state, self._awake[: n + chunk], order,
+            block.at, self.rounds, chunk, INNER_TOL, self._state, self._awake[: n + chunk], order,
             self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
         if self.together is None:

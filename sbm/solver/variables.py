@@ -6,7 +6,7 @@ spilled when the row leaves the working set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense, Lists
 from sbm.compiled.calls import load
+from sbm.solver.block import Block
 
 __all__ = ["FEW", "MANY", "DenseSet", "ListPool"]
 
@@ -48,8 +49,8 @@ class DenseSet:
         assert isinstance(alpha, Dense)
         np.take(alpha.values, rows, out=self.values[first : first + len(rows)], mode="clip")
 
-    def admit(self, block: int, alpha: Alphas) -> None:
-        """Register the variables of a block that come from a file or another process."""
+    def admit(self, part: int, alpha: Alphas) -> None:
+        """Register the variables of a part that come from a file or another process."""
 
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
         """Return the room of each row's variables in the pool; None as there is no pool."""
@@ -75,19 +76,19 @@ class DenseSet:
         return True
 
     def replace(self, home: Int32s, alpha: Alphas) -> None:
-        """Replace the variables of all working rows, which are of the given blocks."""
+        """Replace the variables of all working rows, which are of the given parts."""
         self.fill(alpha)
 
     def spill(
-        self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
+        self, keep: Bools, home: Int32s, row: Int32s, block: Block, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
         """Keep the variables of the chosen rows and return those of the others.
 
         Parameters
         ----------
         keep, home, row : ndarray, shape (n,), bool, int32, int32
-            Rows to keep; block of each row and its position there.
-        block : int
+            Rows to keep; part of each row and its position there.
+        block : Block
             The current block.
         alpha : Alphas, changed in place
             Variables of the current block.
@@ -101,7 +102,7 @@ class DenseSet:
         leaving = len(keep) - int(np.count_nonzero(keep))
         evicted = np.empty(leaving, np.int32), np.empty(leaving, np.int32), np.empty(leaving)
         n = load("sbm.solver.kernels.working_set").spill(
-            keep, home, row, block, self.values[: len(keep)], alpha.values, *evicted
+            keep, home, row, block.at, self.values[: len(keep)], alpha.values, *evicted
         )
         return evicted[0][:n], evicted[1][:n], Dense(evicted[2][:n])
 
@@ -128,8 +129,8 @@ class ListPool:
         Rows of the largest block, and of the cache.
     row_variables : int
         Average number of variables per row that fit.
-    n_homes : int
-        Number of blocks.
+    part_rows : sequence of int
+        Rows of each part of the data.
     n_outputs : int
 
     Attributes
@@ -139,10 +140,11 @@ class ListPool:
     outputs, betas : ndarray, shape (room,), int32, float64
     used : ndarray, shape (1,), int64
         Used entries of the pool.
-    held : ndarray, shape (n_homes,), int64
-        Number of variables of each block, in memory and on disk.
+    held : ndarray, shape (n_parts,), int64
+        Number of variables of each part, in memory and on disk, plus how many fewer it may have
+        than the largest part.
     held_limit : int
-        Maximum number of variables of a block.
+        Maximum of `held`.
     cache_limit : int
         Maximum number of pool entries for the lists of cached rows.
     few, n_few : ndarray, shape (capacity, FEW + 1), (capacity,), int32
@@ -150,11 +152,18 @@ class ListPool:
     """
 
     def __init__(
-        self, block_rows: int, cache_rows: int, row_variables: int, n_homes: int, n_outputs: int = 0
+        self,
+        block_rows: int,
+        cache_rows: int,
+        row_variables: int,
+        part_rows: Sequence[int],
+        n_outputs: int = 0,
     ) -> None:
         self._kernels = load("sbm.solver.kernels.lists")
         self.capacity = block_rows + cache_rows
-        self.held_limit = block_rows * row_variables
+        limits = row_variables * np.array(part_rows, np.int64)
+        self.held_limit = int(limits.max())
+        self._never = self.held_limit - limits
         self.cache_limit = cache_rows * (row_variables + 1)
         # A growing list exists twice for a moment, so there is room for one more list.
         room = self.capacity * (row_variables + 1) + row_variables + 2
@@ -163,7 +172,7 @@ class ListPool:
         self.outputs = np.empty(room, np.int32)
         self.betas = np.empty(room)
         self.used = np.zeros(1, np.int64)
-        self.held = np.zeros(n_homes, np.int64)
+        self.held = self._never.copy()
         picked = self.capacity if n_outputs > MANY else 0
         self.few = np.empty((picked, FEW + 1), np.int32)
         self.n_few = np.empty(picked, np.int32)
@@ -177,22 +186,23 @@ class ListPool:
         )  # fmt: skip
         assert appended == len(rows), "the limits leave room for every block"
 
-    def admit(self, block: int, alpha: Alphas) -> None:
-        """Register the lists of a block; see `DenseSet.admit`.
+    def admit(self, part: int, alpha: Alphas) -> None:
+        """Register the lists of a part; see `DenseSet.admit`.
 
-        If a block exceeds `held_limit`, its smallest variables are set to 0 in place, which is
-        feasible for all losses with lists.
+        If they are too many, the smallest variables are set to 0 in place, which is feasible for
+        all losses with lists.
         """
         assert isinstance(alpha, Lists)
         own = slice(alpha.offsets[0], alpha.offsets[-1])
         outputs, values = alpha.outputs[own], alpha.values[own]
-        if len(values) > self.held_limit:
+        most = self.held_limit - int(self._never[part])
+        if len(values) > most:
             kept = np.zeros(len(values), np.bool_)
-            kept[np.argsort(-values, kind="stable")[: self.held_limit]] = True
+            kept[np.argsort(-values, kind="stable")[:most]] = True
             of_row = np.repeat(np.arange(len(alpha)), alpha.counts)[kept]
             counts = np.bincount(of_row, minlength=len(alpha))
             alpha.set(np.concatenate([[0], np.cumsum(counts)]), outputs[kept], values[kept])
-        self.held[block] = int(alpha.offsets[-1] - alpha.offsets[0])
+        self.held[part] = self._never[part] + int(alpha.offsets[-1] - alpha.offsets[0])
 
     def sizes(self, n: int) -> npt.NDArray[np.int64] | None:
         """Return the pool entries used by each of the first `n` rows."""
@@ -212,20 +222,24 @@ class ListPool:
         return lists
 
     def spill(
-        self, keep: Bools, home: Int32s, row: Int32s, block: int, alpha: Alphas
+        self, keep: Bools, home: Int32s, row: Int32s, block: Block, alpha: Alphas
     ) -> tuple[Int32s, Int32s, Alphas]:
         """Keep the lists of the chosen rows and return the others; see `DenseSet.spill`."""
         assert isinstance(alpha, Lists)
-        is_mine = home == block
-        self._go_home(np.flatnonzero(is_mine), keep, row, alpha)
-        elsewhere = np.flatnonzero(~is_mine & ~keep & (self.count[: len(keep)] > 0))
+        mine, places = block.find(home, row)
+        leaves = ~keep & (self.count[: len(keep)] > 0)
+        leaves[mine] = False
+        self._go_home(mine, keep, places, alpha)
+        elsewhere = np.flatnonzero(leaves)
         evicted = self.take(elsewhere)
         self._close_ranks(np.flatnonzero(keep))
         return home[elsewhere], row[elsewhere], evicted
 
-    def _go_home(self, mine: npt.NDArray[np.int64], keep: Bools, row: Int32s, alpha: Lists) -> None:
+    def _go_home(
+        self, mine: npt.NDArray[np.int64], keep: Bools, places: Int32s, alpha: Lists
+    ) -> None:
         """Copy lists of working rows into those of their block; kept rows get empty lists."""
-        theirs, places = alpha.counts, row[mine]
+        theirs = alpha.counts
         theirs[places] = 0
         ours = np.where(keep[mine], 0, self.count[mine]).astype(np.int64)
         counts = theirs.copy()
@@ -271,7 +285,7 @@ class ListPool:
         return room <= len(self.outputs) and bool((held <= self.held_limit).all())
 
     def replace(self, home: Int32s, alpha: Alphas) -> None:
-        """Replace the lists of all working rows, which are of the given blocks."""
+        """Replace the lists of all working rows, which are of the given parts."""
         assert isinstance(alpha, Lists)
         self.held[:] = self._held_with(home, alpha)
         self.fill(alpha)

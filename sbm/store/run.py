@@ -2,11 +2,12 @@
 
 ``MODEL.run/`` holds
 
-* ``run.json``: settings, store, position, the names of the files of the last checkpoint, the
-  CRC-32 of each file's header, and a checksum of its own. It is replaced atomically; only files
-  it names belong to the checkpoint;
-* ``alpha-00003.000012.sba``: alphas of block 3, version 12, sparse;
-* ``evicted-00003.sbt``: alphas of rows of block 3 that left the cache since the block was last
+* ``run.json``: settings, store, position, the names of the files of the last checkpoint, where the
+  alphas of each part of the data are, the CRC-32 of their headers and that of the state, and a
+  checksum of its own. It is replaced atomically; only files it names belong to the checkpoint;
+* ``alpha-000012.sba``: alphas of some parts, each a sparse container; it is removed when all of
+  them have been written again;
+* ``evicted-00003.sbt``: alphas of rows of part 3 that left the cache since the part was last
   written, if memory cannot hold them; never part of a checkpoint;
 * ``state-000012.sba``: W, and the rows and alphas of the cache;
 * ``log.jsonl``: one line per pass.
@@ -23,9 +24,10 @@ import json
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,7 @@ from sbm.store.files import (
     follow_no_link,
     lock,
     make_folder,
+    open_own,
     reading,
     remove,
     sync,
@@ -57,27 +60,37 @@ LOG = "log.jsonl"
 kernels = load("sbm.store.kernels.alphas")
 # Of each checkpoint; programs add their own, see `fields_of_run`.
 _FIELDS: dict[str, Table] = {
-    "state": is_text(r"state-\d{6,}\.sba"), "alphas": {"*": is_text(r"alpha-\d{5,}\.\d{6,}\.sba")},
-    "crc32": {"*": is_crc}, "log_bytes": is_count, "settings?": SETTINGS_FIELDS,
+    "state": is_text(r"state-\d{6,}\.sba"), "state_crc32": is_crc,
+    "files": [is_text(r"alpha-\d{6,}\.sba")], "alphas": {"*": [is_count]},
+    "log_bytes": is_count, "settings?": SETTINGS_FIELDS,
     "commit?": is_count,
 }  # fmt: skip
 
 FREE = 255  # as in kernels/alphas.py: code of a variable that is not at a resting value
 
 
+class Place(NamedTuple):
+    """Where the encoded alphas of a part are; `crc32` is that of their header."""
+
+    file: str
+    offset: int
+    size: int
+    crc32: int
+
+
 class Run:
-    """Alphas on disk, one sparse file per block, with atomic checkpoints.
+    """Alphas on disk, sparse, with atomic checkpoints.
 
     Parameters
     ----------
-    block_rows : sequence of int
-        Rows of each block.
+    part_rows : sequence of int
+        Rows of each part of the data, for one learner after the other.
     lists_of : int, optional
         Number of outputs, if each row has a list of variables. Default: one variable per row.
     resting_values : sequence of float
         Values other than 0 that many alphas have exactly (their upper bounds).
     evicted_bytes : int
-        Alphas of evicted rows stay in memory until their block is written next, up to this many
+        Alphas of evicted rows stay in memory until their part is written next, up to this many
         bytes. Beyond that they are written to files.
     unwritten_bytes : int
         Encoded alphas stay in memory up to this many bytes, or until the next checkpoint.
@@ -88,7 +101,7 @@ class Run:
     def __init__(
         self,
         folder: Path,
-        block_rows: Sequence[int],
+        part_rows: Sequence[int],
         lists_of: int | None = None,
         resting_values: Sequence[float] = (),
         evicted_bytes: int = 4_000_000,
@@ -97,19 +110,19 @@ class Run:
     ) -> None:
         self.folder = folder
         self._is_one_of_many = is_one_of_many
-        self._rows = list(block_rows)
+        self._rows = list(part_rows)
         self._lists_of = lists_of
         self._resting = [0.0, *resting_values]
         self._evicted_limit = evicted_bytes
-        self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in block_rows]
+        self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in part_rows]
         self._evicted_bytes = 0
-        self._evicted_files: list[list[int]] = [[] for _ in block_rows]  # sizes of their parts
-        self._files: dict[int, str] = {}  # block -> file with its alphas; missing: all 0
-        self._unwritten: dict[int, bytes] = {}  # block -> content of its file
+        self._evicted_files: list[list[int]] = [[] for _ in part_rows]  # sizes of their parts
+        self._places: dict[int, Place] = {}  # by part, of alphas in a file; missing: all 0
+        self._unwritten: dict[int, bytes] = {}  # by part, encoded
+        self._uses = Counter[str]()  # parts whose alphas are in a file
         self._unwritten_limit = unwritten_bytes
         self._committed: set[str] = set()
         self._serial = 0
-        self._crcs: dict[str, int] = {}  # file -> CRC-32 of its header
         self._record: dict[str, Any] = {}
         self._is_logged = False  # whether the log is this run's
         # Several learners store alphas at the same time while others are read ahead.
@@ -157,7 +170,7 @@ class Run:
     def reopen(
         cls,
         folder: Path,
-        block_rows: Sequence[int],
+        part_rows: Sequence[int],
         lists_of: int | None = None,
         record: dict[str, Any] | None = None,
     ) -> tuple["Run", dict[str, npt.NDArray[Any]]]:
@@ -165,7 +178,7 @@ class Run:
 
         Raises `StoreError` if there is no checkpoint, or a file is missing or damaged.
         """
-        run = cls._of(record or cls.read(folder), folder, block_rows, lists_of)
+        run = cls._of(record or cls.read(folder), folder, part_rows, lists_of)
         return run, run.read_state()
 
     @classmethod
@@ -173,9 +186,10 @@ class Run:
         """Return the run described by the record of a checkpoint."""
         run = cls(folder, *arguments, **options)
         run._record = record
-        run._files = {int(block): name for block, name in record["alphas"].items()}
-        run._crcs = dict(record["crc32"])
-        if any(block not in range(len(run._rows)) for block in run._files):
+        for part, (file, *place) in record["alphas"].items():
+            run._places[int(part)] = Place(record["files"][file], *place)
+        run._uses.update(place.file for place in run._places.values())
+        if any(part not in range(len(run._rows)) for part in run._places):
             raise StoreError(f"{folder / RECORD} has other blocks; use --fresh to start over")
         return run
 
@@ -203,50 +217,59 @@ class Run:
 
     # ------------------------------------------------------------------------------- alphas
 
-    def load(self, block: int, out: Alphas | None = None) -> Alphas:
-        """Read the alphas of a block, including evicted ones; those of cached rows are 0.
+    def load(self, part: int, out: Alphas | None = None) -> Alphas:
+        """Read the alphas of a part, including evicted ones; those of cached rows are 0.
 
         Parameters
         ----------
         out : Alphas, optional
-            Destination, with as many rows as the block.
+            Destination, with as many rows as the part.
 
         Raises
         ------
         StoreError
             If the file is missing or damaged.
         """
-        alpha = no_alphas(self._rows[block], self._lists_of is not None) if out is None else out
-        with self._lock:
-            name, unwritten = self._files.get(block), self._unwritten.get(block)
-        if name is None:
+        alpha = no_alphas(self._rows[part], self._lists_of is not None) if out is None else out
+        with self._lock:  # another thread may write it again, and remove the file
+            place, data = self._places.get(part), self._unwritten.get(part)
+            if place is not None:
+                data = self._read_at(place)
+        if data is None:
             alpha.clear()
-        elif unwritten is not None:
-            self._decode(container.decode(unwritten, "alpha", name), alpha, name)
         else:
-            self._decode(self._read(name, "alpha"), alpha, name)
-        for rows, values in [*self._read_evicted(block), *self._evicted[block]]:
+            self._decode(data, place, alpha)
+        for rows, values in [*self._read_evicted(part), *self._evicted[part]]:
             alpha.put(rows, values)
         return alpha
 
-    def _read(
-        self, name: str, kind: str, wanted: Callable[[str], bool] = lambda name: True
-    ) -> container.Container:
-        """Read a file of the checkpoint and check that it was not replaced."""
-        return container.read(self.folder / name, kind, wanted, crc32=self._crcs[name])
+    def _read_at(self, place: Place) -> bytes:
+        """Read the encoded alphas of a part."""
+        path = self.folder / place.file
+        with reading(path), open_own(path) as file:
+            file.seek(place.offset)
+            data = file.read(place.size)
+        if len(data) < place.size:
+            raise StoreError(f"{path} is shorter than its run states; train again")
+        return data
 
-    def _evicted_path(self, block: int) -> Path:
-        return self.folder / f"evicted-{block:05d}.sbt"
+    def _read(self, wanted: Callable[[str], bool]) -> container.Container:
+        """Read the state of the checkpoint and check that it was not replaced."""
+        path, crc32 = self.folder / str(self._record["state"]), self._record["state_crc32"]
+        return container.read(path, "state", wanted, crc32=crc32)
 
-    def _read_evicted(self, block: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
-        """Yield rows and alphas from a block's file of evicted alphas, oldest first."""
-        if not self._evicted_files[block]:
+    def _evicted_path(self, part: int) -> Path:
+        return self.folder / f"evicted-{part:05d}.sbt"
+
+    def _read_evicted(self, part: int) -> Iterator[tuple[npt.NDArray[np.int32], Alphas]]:
+        """Yield rows and alphas from a part's file of evicted alphas, oldest first."""
+        if not self._evicted_files[part]:
             return
-        path = self._evicted_path(block)
+        path = self._evicted_path(part)
         with reading(path):
             data = memoryview(path.read_bytes())
         position = 0
-        for size in self._evicted_files[block]:
+        for size in self._evicted_files[part]:
             arrays = container.decode(data[position : position + size], "evicted", str(path)).arrays
             alpha = arrays["alpha"]
             if self._lists_of is None:
@@ -256,8 +279,8 @@ class Run:
             position += size
 
     def _write_evicted(self) -> None:
-        """Append the evicted alphas in memory to the files of their blocks."""
-        for block, evicted in enumerate(self._evicted):
+        """Append the evicted alphas in memory to the files of their parts."""
+        for part, evicted in enumerate(self._evicted):
             if not evicted:
                 continue
             rows, alphas = zip(*evicted, strict=True)
@@ -267,21 +290,24 @@ class Run:
             if isinstance(alpha, Lists):
                 arrays |= {"offsets": alpha.offsets, "outputs": alpha.outputs}
             data = b"".join(container.encode("evicted", arrays))
-            path = self._evicted_path(block)
-            mode = "ab" if self._evicted_files[block] else "wb"
+            path = self._evicted_path(part)
+            mode = "ab" if self._evicted_files[part] else "wb"
             with writing(path), open(path, mode, opener=follow_no_link) as file:
                 file.write(data)
-            self._evicted_files[block].append(len(data))
+            self._evicted_files[part].append(len(data))
         self._evicted = [[] for _ in self._evicted]
         self._evicted_bytes = 0
 
-    def _decode(self, file: container.Container, alpha: Alphas, name: str) -> None:
-        """Copy the variables of a file to `alpha`; reject invalid files."""
-        sound = False
+    def _decode(self, data: bytes, place: Place | None, alpha: Alphas) -> None:
+        """Copy encoded variables to `alpha`, and check that they were not replaced."""
+        where, crc32 = "memory", None
+        if place is not None:
+            where, crc32 = f"{self.folder / place.file} at byte {place.offset}", place.crc32
+        file, sound = container.decode(data, "alpha", where, crc32=crc32), False
         with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
             sound = self._is_decoded(file, alpha)
         if not sound:
-            raise StoreError(f"{self.folder / name} does not match its block; train again")
+            raise StoreError(f"{where} does not match its part; train again")
 
     def _is_decoded(self, file: container.Container, alpha: Alphas) -> bool:
         """Copy the variables of a file to `alpha`; return whether the file is valid."""
@@ -310,8 +336,8 @@ class Run:
             and bool(kernels.unpack(codes, free, resting, alpha.values))
         )
 
-    def store(self, block: int, alpha: Alphas) -> int:
-        """Replace the alphas of a block; `alpha` must include the evicted ones.
+    def store(self, part: int, alpha: Alphas) -> int:
+        """Replace the alphas of a part; `alpha` must include the evicted ones.
 
         Returns
         -------
@@ -326,19 +352,13 @@ class Run:
         arrays, free_rows = self._pack(alpha)
         buffers = container.encode("alpha", arrays, {"resting": self._resting})
         with self._lock:
-            self._evicted_bytes -= sum(r.nbytes + a.nbytes for r, a in self._evicted[block])
-            self._evicted[block] = []
-            if self._evicted_files[block]:
-                self._evicted_files[block] = []
-                self._evicted_path(block).unlink(missing_ok=True)
-            self._serial += 1
-            name = f"alpha-{block:05d}.{self._serial:06d}.sba"
-            self._crcs[name] = container.header_crc(buffers[0])
-            old = self._files.get(block)
-            if old is not None and old not in self._committed and block not in self._unwritten:
-                (self.folder / old).unlink(missing_ok=True)
-            self._files[block] = name
-            self._unwritten[block] = b"".join(buffers)
+            self._evicted_bytes -= sum(r.nbytes + a.nbytes for r, a in self._evicted[part])
+            self._evicted[part] = []
+            if self._evicted_files[part]:
+                self._evicted_files[part] = []
+                self._evicted_path(part).unlink(missing_ok=True)
+            self._forget(part)
+            self._unwritten[part] = b"".join(buffers)
             if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
                 self._write()
         return free_rows
@@ -360,41 +380,59 @@ class Run:
         rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]  # ascending
         return arrays, int(np.count_nonzero(np.diff(rows, prepend=-1)))
 
+    def _forget(self, part: int) -> None:
+        """Forget the place of a part's alphas, and remove the file if it has no others."""
+        place = self._places.pop(part, None)
+        if place is None:
+            return
+        self._uses[place.file] -= 1
+        if not self._uses[place.file]:
+            del self._uses[place.file]
+            if place.file not in self._committed:
+                (self.folder / place.file).unlink(missing_ok=True)
+
     def _write(self) -> None:
-        """Write the encoded alphas in memory to files; the next checkpoint syncs them."""
-        for block, data in self._unwritten.items():
-            path = self.folder / self._files[block]
-            with writing(path), open(path, "wb", opener=follow_no_link) as file:
+        """Write the encoded alphas in memory to a file; the next checkpoint syncs it."""
+        if not self._unwritten:
+            return
+        self._serial += 1
+        name, offset = f"alpha-{self._serial:06d}.sba", 0
+        path = self.folder / name
+        with writing(path), open(path, "wb", opener=follow_no_link) as file:
+            for part, data in sorted(self._unwritten.items()):
                 file.write(data)
+                self._places[part] = Place(name, offset, len(data), container.header_crc(data))
+                offset += len(data)
+        self._uses[name] = len(self._unwritten)
         self._unwritten.clear()
 
     def add_evicted(
         self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alphas
     ) -> None:
-        """Add alphas of rows that left the cache during the step of another block.
+        """Add alphas of rows that left the cache during the step of another part's part.
 
         Parameters
         ----------
         home, row : ndarray, shape (n,), int32
-            Block of each row and its position in that block.
+            Part of each row and its position there.
         """
         if len(home) == 0:
             return
         order = np.argsort(home, kind="stable")
         home, row, alpha = home[order], row[order], alpha.take(order)
-        blocks, begins = np.unique(home, return_index=True)
+        parts, begins = np.unique(home, return_index=True)
         with self._lock:
-            for block, begin, end in zip(blocks, begins, [*begins[1:], len(home)], strict=True):
-                self._evicted[block].append((row[begin:end], alpha.part(begin, end - begin)))
+            for part, begin, end in zip(parts, begins, [*begins[1:], len(home)], strict=True):
+                self._evicted[part].append((row[begin:end], alpha.part(begin, end - begin)))
             self._evicted_bytes += row.nbytes + alpha.nbytes
             if self._evicted_bytes > self._evicted_limit:
                 self._write_evicted()
 
     def flush(self) -> None:
-        """Merge all evicted alphas into those of their blocks."""
-        for block, evicted in enumerate(self._evicted):
-            if evicted or self._evicted_files[block]:
-                self.store(block, self.load(block))
+        """Merge all evicted alphas into those of their parts."""
+        for part, evicted in enumerate(self._evicted):
+            if evicted or self._evicted_files[part]:
+                self.store(part, self.load(part))
 
     # -------------------------------------------------------------------------- checkpoints
 
@@ -417,14 +455,19 @@ class Run:
         self._write()
         self._serial += 1
         name = f"state-{self._serial:06d}.sba"
-        self._write_state(name, container.encode("state", state, level=None))
-        for file in self._files.values():
+        crc32 = self._write_state(name, container.encode("state", state, level=None))
+        files = sorted(self._uses)
+        for file in files:
             if file not in self._committed:
                 _sync(self.folder / file)
-        files = {str(block): file for block, file in self._files.items()}
-        now = {name, *files.values()}
-        self._crcs = {file: crc for file, crc in self._crcs.items() if file in now}
-        record = {**position, "state": name, "alphas": files, "crc32": self._crcs}
+        numbers = {file: number for number, file in enumerate(files)}
+        record = {
+            **position, "state": name, "state_crc32": crc32, "files": files,
+            "alphas": {
+                str(part): [numbers[place.file], *place[1:]]
+                for part, place in sorted(self._places.items())
+            },
+        }  # fmt: skip
         if self._is_one_of_many:
             record["commit"] = self._record.get("commit", 0) + 1
             record["before"] = {k: v for k, v in self._record.items() if k != "before"} or None
@@ -434,10 +477,9 @@ class Run:
         for old in stale - self._committed:
             (self.folder / old).unlink(missing_ok=True)
 
-    def _write_state(self, name: str, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write a file that no record names yet, durably but for its name."""
+    def _write_state(self, name: str, buffers: Sequence[bytes | memoryview]) -> int:
+        """Write a file that no record names yet, durably but for its name; return its CRC-32."""
         path = self.folder / name
-        self._crcs[name] = container.header_crc(buffers[0])
         with writing(path), open(path, "wb", opener=follow_no_link) as file:
             try:
                 for buffer in buffers:
@@ -447,6 +489,7 @@ class Run:
             except BaseException:
                 remove([path])
                 raise
+        return container.header_crc(buffers[0])
 
     def note(self, **facts: Any) -> None:
         """Add facts to the record of the last checkpoint.
@@ -506,7 +549,7 @@ class Run:
             names.append(name)
             return False
 
-        self._read(str(self._record["state"]), "state", note)
+        self._read(note)
         return names
 
     def read_state(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -515,7 +558,7 @@ class Run:
         Raises `StoreError` if the file is missing or damaged.
         """
         wanted = (lambda name: True) if names is None else frozenset(names).__contains__
-        return self._read(str(self._record["state"]), "state", wanted).arrays
+        return self._read(wanted).arrays
 
     def continue_log(self) -> None:
         """Append to the log of an earlier run instead of replacing it."""
@@ -561,7 +604,7 @@ class Run:
 
 # Files of a run; `serial` is the number of the write.
 _OURS = re.compile(
-    r"(alpha-\d{5,}|state)(\.|-)(?P<serial>\d{6,})\.sba(\.tmp)?|evicted-\d{5,}\.sbt|run\.json\.tmp"
+    r"(alpha|state)-(?P<serial>\d{6,})\.sba(\.tmp)?|evicted-\d{5,}\.sbt|run\.json\.tmp"
 )
 
 
@@ -587,10 +630,11 @@ def runs_here(folder: Path) -> dict[int, list[Path]]:
 def _find_invalid(record: dict[str, Any]) -> str:
     """Return what is invalid in a record or the one before it, if kept; empty if nothing is."""
     reason = find_invalid(record, {**_FIELDS, **fields_of_run(record.get("kind"))})
-    if not reason and not record["crc32"].keys() >= {record["state"], *record["alphas"].values()}:
-        reason = "a checksum is missing"
-    if not reason and not all(re.fullmatch(r"[0-9]{1,9}", block) for block in record["alphas"]):
-        reason = "a block has no number"
+    if not reason and not all(re.fullmatch(r"[0-9]{1,9}", part) for part in record["alphas"]):
+        reason = "a part has no number"
+    n = 0 if reason else len(record["files"])
+    if not reason and not all(len(p) == 4 and p[0] < n for p in record["alphas"].values()):
+        reason = "alphas are nowhere"
     before = record.get("before")
     if reason or before is None:
         return reason
@@ -602,7 +646,7 @@ def _find_invalid(record: dict[str, Any]) -> str:
 def _files_of(record: dict[str, Any]) -> set[str]:
     """Return the names of the files of a checkpoint, and of the one before if it is kept."""
     before = record.get("before")
-    mine = {record["state"], *record["alphas"].values()}
+    mine = {record["state"], *record["files"]}
     return mine if before is None else mine | _files_of(before)
 
 

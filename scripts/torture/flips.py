@@ -329,7 +329,7 @@ def _unnamed(subject: Subject, path: Path, choose: random.Random) -> None:
     """Put something there that nothing names, as a process that was killed leaves it."""
     left = {
         "store": ["block-000077.sbb", "index-0077.sba", "features-0077.sba", "manifest.json.tmp"]
-    }.get(subject.kind, ["alpha-00000.077777.sba", "state-077777.sba", "run.json.tmp", "x.sbt"])
+    }.get(subject.kind, ["alpha-077777.sba", "state-077777.sba", "run.json.tmp", "x.sbt"])
     data = choose.choice([b"", b"{}", choose.randbytes(100), path.read_bytes()])
     path.with_name(choose.choice(left)).write_bytes(data)
 

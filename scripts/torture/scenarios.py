@@ -347,10 +347,10 @@ def _be_sbm(
 Tree = dict[str, bytes]
 _OF_THE_CLOCK = (
     "seconds", "mark", "elapsed", "log_bytes", "bytes_read", "peak_rss_bytes", "resumed",
-    "crc32",  # of headers that hold those names; the files themselves are compared
+    "state_crc32",  # of a header that holds that name; the file itself is compared
 )  # fmt: skip
 _DATE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
-_SERIAL = re.compile(r"(alpha-\d+|state)[.-]\d+\.sba")
+_SERIAL = re.compile(r"(alpha|state)-\d+\.sba")
 
 
 def read_tree(folder: Path) -> Tree:
@@ -368,9 +368,37 @@ def read_tree(folder: Path) -> Tree:
             if not any(path.iterdir()):
                 tree[str(path.relative_to(folder)) + "/"] = b""
             continue
+        if path.name.startswith("alpha-") and (path.parent / "run.json").exists():
+            continue
         name = _SERIAL.sub(r"\1.N.sba", str(path.relative_to(folder)))
         tree[name + "'" if name in tree else name] = _without_clock(path)
+        if path.name == "run.json":
+            tree |= _alphas(path.parent, name.removesuffix("run.json"))
     return tree
+
+
+def _alphas(folder: Path, name: str) -> Tree:
+    """Alphas of a run by part: commits, and thus the clock, decide which are in one file."""
+    tree = {}
+    try:
+        record = json.loads((folder / "run.json").read_bytes())["run"]
+        for part, data in _alphas_of(folder, record):
+            tree[f"{name}alpha-{part}"] = data
+        for path in folder.glob("alpha-*"):
+            if path.name not in record["files"]:
+                tree[f"{name}{path.name}"] = b""
+    except (SbmError, OSError, ValueError, KeyError):
+        tree[f"{name}alphas"] = b"damaged"
+    return tree
+
+
+def _alphas_of(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield the encoded alphas of each part, checked."""
+    for part, (number, offset, size, crc32) in record["alphas"].items():
+        path = folder / record["files"][number]
+        data = path.read_bytes()[offset : offset + size]
+        container.decode(data, "alpha", str(path), crc32=crc32)
+        yield part, data
 
 
 def _without_clock(path: Path) -> bytes:
@@ -386,6 +414,7 @@ def _without_clock(path: Path) -> bytes:
             record = json.loads(data)["run"]
             report = record.get("report", {})
             turns = record.get("reports", [])
+            record["alphas"], record["files"] = sorted(record["alphas"]), []
             for facts in (record, report, report.get("read") or {}, *turns):
                 for name in _OF_THE_CLOCK:
                     facts.pop(name, None)
@@ -590,8 +619,7 @@ class Stage:
             try:
                 record = Run.read(folder)
                 container.read(folder / record["state"], "state")
-                for name in record["alphas"].values():
-                    container.read(folder / name, "alpha")
+                list(_alphas_of(folder, record))
             except (SbmError, KeyError) as error:
                 yield f"{folder.name}: {error}"
 

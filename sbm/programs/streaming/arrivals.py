@@ -173,7 +173,7 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Block:
+class NewRows:
     """Gathered rows, in the given buffer."""
 
     rows: Rows
@@ -367,7 +367,7 @@ class Arrivals:
 
     def gather(
         self, into: Rows, planned: Needs = ANY, may_end: Callable[[], bool] = lambda: False
-    ) -> Block:
+    ) -> NewRows:
         """Gather rows until the buffer is full or the input ends.
 
         Parameters
@@ -403,7 +403,7 @@ class Arrivals:
         self.reached = Reached(needs, list(self._positions.records), left)
         is_last = piece is None
         is_cut = self.patience.is_over() and n < len(into)
-        return Block(into.part(0, n), self.reached, wanted, is_last, is_cut)
+        return NewRows(into.part(0, n), self.reached, wanted, is_last, is_cut)
 
     def _next(self) -> _CodedPiece | None:
         """Return the current piece, or the next one; None at the end."""

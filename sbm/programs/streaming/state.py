@@ -42,8 +42,8 @@ from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import (
     ANY,
     Arrivals,
-    Block,
     Needs,
+    NewRows,
     Reached,
     TextOptions,
     arrays_of,
@@ -221,7 +221,7 @@ class Stream:
         KeyboardInterrupt
             The stream was stopped before the first row.
         """
-        self._coming: Future[Block] | None = self._gather()
+        self._coming: Future[NewRows] | None = self._gather()
         if not self.reached.needs.rows:
             self._begin_with(self._coming.result())
         while self._coming is not None:
@@ -230,7 +230,7 @@ class Stream:
                 self._make_larger(wanted)
                 self._coming = self._gather()
 
-    def _learn_block(self, coming: Future[Block]) -> Needs | None:
+    def _learn_block(self, coming: Future[NewRows]) -> Needs | None:
         """Learn the next block; return what to plan for, if it does not fit the plan."""
         with self._seconds.measure("wait"):
             block = coming.result()
@@ -251,7 +251,7 @@ class Stream:
             self.save()
         return wanted
 
-    def _gather(self) -> Future[Block]:
+    def _gather(self) -> Future[NewRows]:
         """Start gathering the next block in the loading thread."""
         rows = self.arrivals.reached.needs.rows
         self._inboxes = self._inboxes[::-1]  # one for the block that is learned
@@ -263,13 +263,13 @@ class Stream:
             most = min(most, every - rows % every)
         planned = self._planned
 
-        def gather() -> Block:
+        def gather() -> NewRows:
             with self._seconds.measure("load"):
                 return self.arrivals.gather(inbox.part(0, most), planned, lambda: self._is_due(0))
 
         return self._loader.submit(gather)
 
-    def _begin_with(self, block: Block) -> None:
+    def _begin_with(self, block: NewRows) -> None:
         """Make the first plan, from the rows of the first block."""
         needs = block.wanted or block.reached.needs
         if not needs.rows and block.is_cut:
@@ -291,7 +291,7 @@ class Stream:
         late = seconds > 0 and time.monotonic() - at > seconds
         return late or (every > 0 and rows - before >= every)
 
-    def _learn(self, rows: Rows, block: Block) -> None:
+    def _learn(self, rows: Rows, block: NewRows) -> None:
         """Predict rows, then learn them."""
         learner = self.work.learner
         learner.grow(block.reached.needs.features)

@@ -334,8 +334,8 @@ class Columns:
         self._work, self.training.state.rounds[-1] = work, work.sweeps
         self._pass.updates, self._pass.visits = work.updates, work.nonzeros
 
-    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
-        """Visit all blocks in the next pass."""
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Visit all parts in the next pass."""
         return None
 
     def carried(self) -> list[npt.NDArray[np.float64]] | None:

@@ -111,22 +111,22 @@ class RowMethod:
         state.is_done = certificate.relative_gap <= tol
         if not state.is_done:
             self.take_up(certificate)
-        state.only = self._new_blocks(earlier)
+        state.only = self._new_parts(earlier)
         training.commit()
 
     def take_up(self, certificate: Certificate) -> None:
         """Choose the first weights, given the certificate of those of an earlier run."""
 
-    def _new_blocks(self, earlier: PreviousRun) -> list[int] | None:
-        """Return the blocks with new rows for the first pass; None to visit all blocks.
+    def _new_parts(self, earlier: PreviousRun) -> list[int] | None:
+        """Return the parts with new rows for the first pass; None to visit all parts.
 
-        The other blocks are already optimal until the new rows change W.
+        The others are already optimal until the new rows change W.
         """
         plan = self.training.job.plan
         new = earlier.new_parts(plan)
         some = 0 < len(new) < len(plan.parts) and self.training.task.max_passes > 1
         some = some and self.engine.comm.size == 1
-        return self.engine.shuffled(1, new) if some else None
+        return new if some else None
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint."""
@@ -159,8 +159,8 @@ class RowMethod:
         """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
         raise NotImplementedError
 
-    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
-        """Visit all blocks in the next pass."""
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Visit all parts in the next pass."""
         return None
 
     def carried(self) -> list[npt.NDArray[np.float64]] | None:
@@ -237,7 +237,7 @@ class Dual(RowMethod):
         job, settings, spent = training.job, training.settings, training.spent()
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         rounds = choose_rounds(
-            settings.rounds, len(job.plan.parts), state.rounds, last,
+            settings.rounds, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
             whole=self.engine.whole_work,
         )  # fmt: skip
@@ -280,9 +280,9 @@ class Dual(RowMethod):
         """Go on: W moves with every visit of a row."""
         return True
 
-    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
-        """Return the blocks of the next pass if some are enough, close to the optimum."""
-        state, blocks = self.training.state, range(len(self.training.job.plan.parts))
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the parts to visit in the next pass if some are enough, close to the optimum."""
+        state, plan = self.training.state, self.training.job.plan
         number = state.passes + 1
         if certificate is None or not state.is_warm or number % FULL_PASS == 0:
             return None
@@ -291,8 +291,11 @@ class Dual(RowMethod):
         if len(state.gaps) < 2 or state.gaps[-2] == 0:
             return None
         shrink = state.gaps[-1] / state.gaps[-2]
-        n = choose_blocks(len(blocks), certificate.relative_gap, self.training.task.tol, shrink)
-        return self.engine.shuffled(number, blocks)[:n] if n < len(blocks) else None
+        n, blocks = len(plan.parts), plan.n_blocks
+        some = choose_blocks(blocks, certificate.relative_gap, self.training.task.tol, shrink)
+        if some >= blocks:
+            return None
+        return self.engine.shuffled(number, range(n))[: some * n // blocks]
 
     def carried(self) -> list[npt.NDArray[np.float64]] | None:
         """Return the columns of W if Newton's method is expected to be faster from here."""

@@ -456,11 +456,11 @@ class Job:
             The training was asked to stop.
         """
         plan = self.plan
-        n_staying = len(self.staying)
+        n_staying, rows = sum(plan.parts[k].rows for k in self.staying), self.store.n_rows
         models = f"{self.task.models} models, " if self.task.models > 1 else ""
         self.options.progress.note(
-            f"{models}{count(len(plan.parts), 'block')}, {n_staying} stay in memory, "
-            f"cache {plan.cache_rows} rows; memory: {plan.describe()}"
+            f"{models}{count(plan.n_blocks, 'block')}, {n_staying:,} of {rows:,} rows stay in "
+            f"memory, cache {plan.cache_rows} rows; memory: {plan.describe()}"
         )
         before = compile_seconds()
         one_first(self.comm, self._prepare_kernels)

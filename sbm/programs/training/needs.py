@@ -145,6 +145,7 @@ def shape_of(task: Task) -> Shape:
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=task.models,
+        draws=settings.parts != "blocks" and task.method == "dual",
         may_join=(settings.parts == "auto" or accelerated)
         and task.models == 1
         and not is_one_class,
@@ -242,7 +243,7 @@ def near_bytes(task: Task, plan: MemoryPlan) -> int:
         return 0
     store, n = task.store, len(task.problems)
     capacity = near_capacity(store, plan, n, task.settings.intercept)
-    rows = capacity + min(plan.part_rows, sample_rows(store, smooth=False))
+    rows = capacity + min(plan.block_rows, sample_rows(store, smooth=False))
     return n * rows * _near_row(store)
 
 
@@ -255,7 +256,7 @@ def _near_row(store: BlockStore) -> int:
 
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
-    sample = min(plan.part_rows, sample_rows(store, smooth=False))
+    sample = min(plan.block_rows, sample_rows(store, smooth=False))
     room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
     # Alone an intercept may put all rows of the most frequent class at their kink.
     wanted = store.n_rows if intercept else rows_near(store, sample)

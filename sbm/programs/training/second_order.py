@@ -149,7 +149,7 @@ class NewtonSteps:
         self._rows = its_own
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
-            alphas += self.methods[k].add(visit.block * _PIECES + number, rows)
+            alphas += self.methods[k].add(visit.block.parts[0] * _PIECES + number, rows)
         if self.is_stored:
             listed = learner.solver.problem.listed
             stored = join([no_alphas(0, listed), *alphas])
@@ -157,7 +157,7 @@ class NewtonSteps:
                 every = no_alphas(len(visit.rows), listed)
                 every.put(np.flatnonzero(mine[: len(every)]), stored)
                 stored = every
-            engine.run.store(engine.home(k, visit.block), stored)
+            engine.store_alpha(k, visit.block, stored)
 
     def move(self, active: Sequence[Learner], found: Mapping[int, Certificate]) -> bool:
         """Choose the weights of the next pass; return whether there are any."""

@@ -58,7 +58,7 @@ class TrainingState:
     gaps : list of float
         Estimated gap after each whole pass.
     only : list of int or None
-        Blocks of the next pass; None for all.
+        Parts to visit in the next pass; None for all.
     free_rows : int or None
         Rows with variables inside their bounds in the last whole pass.
     is_warm : bool
@@ -416,7 +416,7 @@ def open_run(
     StoreError
         Another process is training this model, or has changed the run; or it is not writable.
     """
-    rows_of_parts = [part.rows for part in plan.parts] * len(problems)
+    rows_of_parts = plan.rows_of_parts * len(problems)
     lists_of = max(p.n_outputs for p in problems) if problems[0].listed else None
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
     shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)

@@ -95,8 +95,8 @@ class Method(Protocol):
     def move(self, certificate: Certificate | None) -> bool:
         """Choose the weights of the next pass; return False if no pass would improve them."""
 
-    def next_blocks(self, certificate: Certificate | None) -> list[int] | None:
-        """Return the blocks of the next pass if some are enough; None for all blocks."""
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Return the parts to visit in the next pass if some are enough; None for all."""
 
     def carried(self) -> list[npt.NDArray[np.float64]] | None:
         """Return the columns of W for another method if that is expected to be faster."""
@@ -121,6 +121,7 @@ def final_report(training: Training) -> dict[str, Any]:
     """Return the report of a finished training; see `sbm.train`."""
     state, certificate, method = training.state, training.state.certificate, training.method
     assert certificate is not None
+    plan = training.job.plan
     tol, validation = training.task.tol, None
     if training.validation is not None:
         ended_by = "tol" if certificate.relative_gap <= tol else "limit"
@@ -139,8 +140,8 @@ def final_report(training: Training) -> dict[str, Any]:
         "bytes_read": method.reader.bytes_read,
         "peak_rss_bytes": peak_bytes(),
         **method.facts(),
-        "blocks": len(training.job.own),
-        "decoded_blocks": len(training.job.staying),
+        "blocks": len(plan.blocks(training.job.own)),
+        "decoded_share": plan.share_of(training.job.staying, training.job.own),
         "passes_left": training.passes_left(),
         "is_falling": is_falling(training.relative_gaps, tol, method.falls_late),
     }
@@ -349,7 +350,7 @@ class Training:
         if state.only is None:  # a partial pass has no estimate
             state.gaps.append(min(done.gap, _MOST))
         self._log(done, certificate, is_whole=not is_late and state.only is None)
-        state.only = None if is_last else self.method.next_blocks(certificate)
+        state.only = None if is_last else self.method.next_parts(certificate)
         state.ended, state.is_done = None, is_last
         if is_last:
             self.commit()

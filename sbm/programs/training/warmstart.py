@@ -531,9 +531,11 @@ class PreviousRun:
         def change(visit: Visit, learner: Learner) -> None:
             alpha = visit.own[learner.number].alpha
             learner.solver.problem.make_feasible(visit.rows, alpha)
-            learner.solver.working.alpha.admit(visit.block, alpha)
             # None of its rows is cached yet.
-            engine.run.store(engine.home(learner.number, visit.block), alpha)
+            for part, first, rows in visit.block.slices():
+                mine = alpha.part(first, rows)
+                learner.solver.working.alpha.admit(part, mine)
+            engine.store_alpha(learner.number, visit.block, alpha)
 
         within = 0.0 if self._has_expired else tol
         certificate, found = certify(engine, change, within, SUPPORT)

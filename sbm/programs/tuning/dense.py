@@ -24,6 +24,7 @@ from sbm.programs.training.evaluation import Evaluation
 from sbm.programs.training.second_order import NewtonSteps
 from sbm.programs.training.training import Training
 from sbm.programs.tuning.grid import Candidate, Grid, known_figures, lag, mean_figure
+from sbm.solver.block import Block
 from sbm.solver.gap import Certificate, ray
 from sbm.solver.step import Totals
 from sbm.units import count, format_number
@@ -155,7 +156,7 @@ class CrossValidation(RowMethod):
         rounds = self.training.settings.rounds
         if rounds == "auto":
             return 1
-        return choose_rounds(rounds, len(self.engine.plan.parts), self.training.state.rounds)
+        return choose_rounds(rounds, self.engine.plan.n_blocks, self.training.state.rounds)
 
     def go_up(self) -> None:
         """Start the next larger C if the largest so far is as good as the best.
@@ -341,10 +342,11 @@ def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> Non
     """
     engine.stop_reading()
     share = ray(source.solver.dual_sum, source.solver.W, factor)
-    for block in range(len(engine.plan.parts)):
-        alpha = engine.run.load(engine.home(source.number, block))
-        source.solver.working.alphas_of(block, alpha)
-        target.solver.working.alpha.admit(block, alpha)
-        engine.run.store(engine.home(target.number, block), alpha.times(share * factor))
+    rows = engine.plan.rows_of_parts
+    for part in range(len(rows)):
+        alpha = engine.run.load(engine.home(source.number, part))
+        source.solver.working.alphas_of(Block.of([part], rows), alpha)
+        target.solver.working.alpha.admit(part, alpha)
+        engine.run.store(engine.home(target.number, part), alpha.times(share * factor))
     np.multiply(source.solver.W, share * factor, out=target.solver.W)
     target.solver.dual_sum = share * factor * source.solver.dual_sum

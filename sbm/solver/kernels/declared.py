@@ -26,7 +26,7 @@ def _one_variable(y: str, x_sum: str = "none", screened: str = "") -> dict[str, 
     types = {
         "solve": f"""
             {rows(y)} home:int32[1] score:float32[1] rest:uint8[1] {_STEPS} turn:int64 rounds:int64
-            chunk:int64 inner_tol:float64 stop:float64 dual_sum:float64 block:int64 state:uint64[1]
+            chunk:int64 inner_tol:float64 stop:float64 dual_sum:float64 at:int32[1] state:uint64[1]
             awake:int32[1] order:int32[1] stats:float64[1]
         """,
         "certify": f"{rows(y)} w_alpha:float64[1] x_sum:{x_sum} sums:float64[1]",
@@ -58,7 +58,7 @@ TYPES = {
             count:int32[1] outputs:int32[1] betas:float64[1] used:int64[1] held:int64[1]
             few:int32[2] n_few:int32[1] score:float32[1] W:float64[2] {_CLASSES}
             rest_turns:uint8[1] {_STEPS} turn:int64 held_limit:int64 rounds:int64 chunk:int64
-            ahead:int64 inner_tol:float64 stop:float64 dual_sum:float64 block:int64
+            ahead:int64 inner_tol:float64 stop:float64 dual_sum:float64 at:int32[1]
             state:uint64[1] awake:int32[1] order:int32[1] scratch:float64[2]
             scratch_few:float64[2] columns:int32[1] shut:bool[1] shut_few:bool[1]
             stats:float64[1]
@@ -96,18 +96,18 @@ TYPES = {
             indices:int32[1] values:{values}
         """,
         "merge": """
-            block:int64 b_starts:int64[1] b_lengths:int32[1] b_y:{y}
-            b_weight:float64[1] moving:bool[1] n_cached:int64 starts:int64[1]
+            at:int32[1] parts:int64[1] firsts:int64[1] b_starts:int64[1] b_lengths:int32[1]
+            b_y:{y} b_weight:float64[1] moving:bool[1] n_cached:int64 starts:int64[1]
             lengths:int32[1] y:{y} weight:float64[1] home:int32[1] row:int32[1]
         """,
         "refill": """
-            block:int64 n_cached:int64 decoded:int64 b_starts:int64[1] b_lengths:int32[1]
+            at:int32[1] n_cached:int64 decoded:int64 b_starts:int64[1] b_lengths:int32[1]
             b_y:{y} b_weight:float64[1] starts:int64[1] lengths:int32[1] y:{y}
             weight:float64[1] home:int32[1] row:int32[1] indices:int32[1]
             values:{values}
         """,
         "spill": """
-            keep:bool[1] home:int32[1] row:int32[1] block:int64 alpha:float64[1]
+            keep:bool[1] home:int32[1] row:int32[1] at:int32[1] alpha:float64[1]
             b_alpha:float64[1] evicted_home:int32[1] evicted_row:int32[1]
             evicted_alpha:float64[1]
         """,

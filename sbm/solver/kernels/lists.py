@@ -3,8 +3,8 @@
 The list of row i is outputs[begin[i] : begin[i] + count[i]] and the same of betas. Each list
 is preceded by its row (in outputs) and its room (in betas). A list that outgrows its room moves to
 the end of the pool; when the pool is full, unused room is removed. `held` counts the variables of
-each block, in memory and on disk, and is kept below a limit, so the lists of a block on disk are
-bounded too.
+each part of the data, in memory and on disk, and is kept below a limit, so the lists of a block are
+bounded wherever they are.
 
 The pool: begin (n,) int64, count (n,) int32, outputs (room,) int32, betas (room,) float64, and used
 (1,) int64, the used length of the last two. All are changed in place; functions return counts.

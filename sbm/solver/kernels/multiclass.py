@@ -194,7 +194,7 @@ def solve(
     starts, lengths, y, weight, home, indices, values, begin, count, outputs, betas, used, held,
     few, n_few, score, W, kind, first, costs, cost_rest, bias, squared, rest_turns, damping,
     damping_extra, code, worsts, turn, held_limit, rounds, chunk, ahead, inner_tol,
-    stop, dual_sum, block, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
+    stop, dual_sum, at, state, awake, order, scratch, scratch_few, columns, shut, shut_few,
     stats,
 ):  # fmt: skip
     """Run bounded rounds of dual coordinate descent over a working set.
@@ -213,8 +213,8 @@ def solve(
         List of each row in the pool.
     outputs, betas, used : (room,) int32, (room,) float64, (1,) int64, in place
         The pool and its used length.
-    held : (n_homes,) int64, in place
-        Number of variables of each block.
+    held : (n_parts,) int64, in place
+        Number of variables of each part, and a constant of its own.
     few, n_few : (n, FEW + 1) int32, (n,) int32
         Scratch; empty if there are few classes.
     score : (n,) float32, in place
@@ -233,15 +233,15 @@ def solve(
     damping, damping_extra, code, worsts, turn
         As in rounds.py.
     held_limit : int
-        Maximum number of variables of a block.
+        Maximum of `held`.
     rounds, chunk, ahead : int
         Maximum rounds; most rows per chunk, a power of 2; rows to prefetch ahead, 0 for none.
     inner_tol : float
         Stop after a full first round if its largest violation is not above.
     stop, dual_sum : float
         As in rounds.py.
-    block : int
-        Rows with home == block count towards the gap estimate.
+    at : (n_parts,) int32
+        Rows whose part has an entry of at least 0 count towards the gap estimate.
     state : (1,) uint64, in place
         Random generator.
     awake, order : (n,) int32, (room_for_order(n, chunk),) int32
@@ -315,7 +315,7 @@ def solve(
                 decide(indices, values, start, end, W, bias, z)
                 read(begin[i], np.int64(count[i]), outputs, betas, beta)
             violation, row_gap = _judge(own, cost, z, beta, kind, rest, squared)
-            if stop > 0.0 or (r == 0 and home[i] == block):
+            if stop > 0.0 or (r == 0 and at[np.uint32(home[i])] >= 0):
                 # Adds 0, or NaN if |x|² is infinite, which is detected later.
                 gap += row_gap + 0.0 * a
             worst = max(worst, violation)

@@ -61,7 +61,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         starts, lengths, y, weight, indices, values, alpha, w, extra, bias, scale,
         positive, classify, cost_positive, cost_negative, squared, epsilon, ahead,
         home, score, rest, damping, damping_extra, code, worsts, turn, rounds, chunk, inner_tol,
-        stop, dual_sum, block, state, awake, order, stats,
+        stop, dual_sum, at, state, awake, order, stats,
     ):  # fmt: skip
         """Run bounded rounds of dual coordinate descent over a working set.
 
@@ -124,8 +124,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         stop, dual_sum : float
             If `stop` is above 0: end after a round in which the gap of the visited rows was at most
             `stop` of the dual value, and return that gap. `dual_sum` is Σ d_i before.
-        block : int
-            Rows with home == block count towards the gap estimate.
+        at : (n_parts,) int32
+            Rows whose part has an entry of at least 0 count towards the gap estimate.
         state : (1,) uint64, in place
             Random generator.
         awake, order : (n,) int32, (room_for_order(n, chunk),) int32
@@ -174,7 +174,7 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                 if late:
                     z += share
                 old = alpha[i]
-                if stop > 0.0 or (r == 0 and home[i] == block):
+                if stop > 0.0 or (r == 0 and at[np.uint32(home[i])] >= 0):
                     # Adds 0, or NaN if |x|² is infinite, which is detected later.
                     gap += row_gap(z, old, row, numbers) + 0.0 * a
                 new, violation, rank, rise, fall = visit(z, a, old, row, numbers)

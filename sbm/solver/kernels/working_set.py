@@ -3,8 +3,9 @@
 The arrays of a working set have the cached rows first, then the rows of the block. The nonzeros are
 in one arena: the cache at the front, the block in a buffer after it. A row has an entry in each of
 the (capacity,) arrays starts int64, lengths int32, y int32 or float64, weight float64, score
-float32, home (its block) int32 and row (its position there) int32. If `weight` or `b_weight` has
-one element, it is that of all rows; such a `weight` is left alone.
+float32, home (its part of the data) int32 and row (its position there) int32. `at` (n_parts,) int32
+has the position of each part's first row in the block, -1 for parts that are not in it. If `weight`
+or `b_weight` has one element, it is that of all rows; such a `weight` is left alone.
 
 Given and in place: those arrays and the arena, as documented for each kernel. Returned: counts.
 Source: SBM 2011, algorithm 1 (steps b and d) and section 5.1; the threshold is a radix select.
@@ -116,7 +117,7 @@ def list_ties(bits, key, out):
 
 @njit(nogil=True, error_model="numpy")
 def merge(
-    block, b_starts, b_lengths, b_y, b_weight, moving, n_cached,
+    at, parts, firsts, b_starts, b_lengths, b_y, b_weight, moving, n_cached,
     starts, lengths, y, weight, home, row,
 ):  # fmt: skip
     """Append the moving rows of a block that are not in the cache.
@@ -125,7 +126,8 @@ def merge(
 
     Parameters
     ----------
-    block : int
+    at, parts, firsts : (n_parts,) int32, (m,) int64, (m + 1,) int64
+        The parts of the block, and the first row of each, then the number of all rows.
     b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
     moving : (n_block,) bool, in place
         Rows to take; those that the cache holds are unmarked: its copy and its alpha win.
@@ -135,26 +137,28 @@ def merge(
     """
     cached = 0
     for i in range(n_cached):
-        if home[i] == block:
-            moving[np.uint32(row[i])] = False
+        first = at[np.uint32(home[i])]
+        if first >= 0:
+            moving[np.uint32(first + row[i])] = False
             cached += 1
     n = n_cached
-    for j in range(len(b_starts)):
-        if not moving[j]:
-            continue
-        starts[n] = b_starts[j]
-        lengths[n] = b_lengths[j]
-        y[n] = b_y[j]
-        if len(weight) > 1:
-            weight[n] = weight_of(np.uint64(j), b_weight)
-        home[n] = block
-        row[n] = j
-        n += 1
+    for k in range(len(parts)):
+        for j in range(firsts[k], firsts[k + 1]):
+            if not moving[j]:
+                continue
+            starts[n] = b_starts[j]
+            lengths[n] = b_lengths[j]
+            y[n] = b_y[j]
+            if len(weight) > 1:
+                weight[n] = weight_of(np.uint64(j), b_weight)
+            home[n] = parts[k]
+            row[n] = j - firsts[k]
+            n += 1
     return n, cached
 
 
 @njit(nogil=True, error_model="numpy")
-def spill(keep, home, row, block, alpha, b_alpha, evicted_home, evicted_row, evicted_alpha):
+def spill(keep, home, row, at, alpha, b_alpha, evicted_home, evicted_row, evicted_alpha):
     """Move the variables of the kept rows to the front and hand back the others.
 
     Returns how many rows of other blocks leave with a variable that is not 0.
@@ -162,7 +166,7 @@ def spill(keep, home, row, block, alpha, b_alpha, evicted_home, evicted_row, evi
     Parameters
     ----------
     keep, home, row : (n,) bool, int32, int32
-    block : int
+    at : (n_parts,) int32
     alpha : (n,) float64, in place
     b_alpha : (n_block,) float64, in place
         The entries of the block's rows in the working set are replaced: by 0 for those that stay
@@ -173,8 +177,9 @@ def spill(keep, home, row, block, alpha, b_alpha, evicted_home, evicted_row, evi
     kept = 0
     evicted = 0
     for i in range(len(keep)):
-        if home[i] == block:
-            b_alpha[np.uint32(row[i])] = 0.0 if keep[i] else alpha[i]
+        first = at[np.uint32(home[i])]
+        if first >= 0:
+            b_alpha[np.uint32(first + row[i])] = 0.0 if keep[i] else alpha[i]
         elif not keep[i] and alpha[i] != 0.0:
             evicted_home[evicted] = home[i]
             evicted_row[evicted] = row[i]
@@ -248,7 +253,7 @@ def compact(keep, n, decoded, base, starts, lengths, y, weight, score, home, row
 
 @njit(nogil=True, error_model="numpy")
 def refill(
-    block, n_cached, decoded, b_starts, b_lengths, b_y, b_weight,
+    at, n_cached, decoded, b_starts, b_lengths, b_y, b_weight,
     starts, lengths, y, weight, home, row, indices, values,
 ):  # fmt: skip
     """Copy the cached rows of a block to their places in the cache; return how many match.
@@ -258,7 +263,8 @@ def refill(
 
     Parameters
     ----------
-    block, n_cached, decoded : int
+    at : (n_parts,) int32
+    n_cached, decoded : int
         See `compact`.
     b_starts, b_lengths, b_y, b_weight : (n_block,) int64, int32, int32 or float64, float64
     starts, lengths, y, weight, home, row : arrays of the working set; starts, y, weight in place
@@ -266,8 +272,10 @@ def refill(
     """
     done = 0
     for i in range(n_cached):
-        j = row[i]
-        if home[i] != block or j < 0 or j >= len(b_starts) or lengths[i] != b_lengths[j]:
+        if home[i] < 0 or home[i] >= len(at) or at[home[i]] < 0:
+            continue
+        j = at[home[i]] + row[i]
+        if row[i] < 0 or j >= len(b_starts) or lengths[i] != b_lengths[j]:
             continue
         if b_starts[j] < decoded:
             starts[i] = b_starts[j]
