@@ -87,6 +87,8 @@ class Batch:
     names: NewNames | None = None  # names of features, in order of first appearance
     name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
+    # whether ids ascend within each row, and no value is beyond the limit of the type
+    is_sorted: bool = False
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -214,9 +216,10 @@ def read_rows(
                     refuse_long_row(place(begin), high - low, largest_row)
                 labels = as_floats(batch.labels[begin:end])
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
-                ids = batch.ids[low:high].astype(np.int64)
-                values = as_floats(batch.values[low:high])
-                nnz = kernels.sort_rows(indptr, ids, values)
+                is_sorted = batch.is_sorted
+                ids = batch.ids[low:high].astype(np.int64, copy=not is_sorted)
+                values = as_floats(batch.values[low:high], copy=not is_sorted)
+                nnz = len(ids) if is_sorted else kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
                 refused = {k - begin: why for k, why in batch.refused.items() if begin <= k < end}
@@ -229,8 +232,9 @@ def read_rows(
                 may_lack = source.options.labels is not True
                 weights = None if batch.weights is None else batch.weights[begin:end]
                 parsed = _take_good(
-                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack
-                )
+                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack,
+                    is_sorted,
+                )  # fmt: skip
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
                 if not source.changed and dtype == "float32" and parsed.values is not None:
@@ -302,14 +306,17 @@ def _take_good(
     dtype: str,
     refused: dict[int, str],
     may_lack: bool,
+    is_checked: bool,
 ) -> ParsedText:
     """Return the valid rows, and add messages about invalid numbers to `refused`.
 
-    If rows `may_lack` labels, a label may be nan.
+    If rows `may_lack` labels, a label may be nan. Values that are checked are not checked again.
     """
     bad = ~np.isfinite(labels)
     bad_labels = np.flatnonzero(bad & ~np.isnan(labels) if may_lack else bad)
-    bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
+    bad_values = np.empty(0, np.intp)
+    if not is_checked:
+        bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
     rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
     n_rows = len(labels)
     wrong = np.zeros(n_rows, np.bool_)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from pathlib import PurePosixPath
@@ -182,7 +183,8 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
     """
     options, limit = source.options, LARGEST_VALUE[dtype]
     state = options.table
-    with _opened(source, opener, largest_row) as table:
+    with contextlib.ExitStack() as until:
+        table = until.enter_context(_opened(source, opener, largest_row))
         if table.is_sparse:
             from sbm.inputs.records import read_records
 
@@ -204,7 +206,11 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
             if column.kind == "number" and column.decimal == "."
         )
         most = max(1, _CELLS // max(1, converter.n_slots + len(roles)))
-        for some in table.rows([*roles, *wanted], numeric, most):
+        is_sorted = state.grows and not any(c.kind in ("words", "ids") for c in converter.columns)
+        rows = table.rows([*roles, *wanted], numeric, most)
+        if source.chunks is None and source.comes_again:
+            rows = until.enter_context(contextlib.closing(_one_ahead(rows)))
+        for some in rows:
             refused = dict(some.refused)
             labels, weights = np.full(some.n, np.nan), None
             if label is not None and label in some.cells:
@@ -214,8 +220,17 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
             indptr, ids, values = converter.convert(some.cells, some.n, limit, refused)
             yield Batch(
                 labels, indptr, ids, values, refused, some.size, some.place, weights=weights,
-                name_of=lambda feature: state.words.of(np.array([feature]))[0],
+                name_of=lambda feature: state.words.of(np.array([feature]))[0], is_sorted=is_sorted,
             )  # fmt: skip
+
+
+def _one_ahead(rows: Iterator[TableRows]) -> Generator[TableRows]:
+    """Yield the same rows, read one ahead in a thread."""
+    with ThreadPoolExecutor(1, "sbm-table") as pool:
+        coming = pool.submit(next, rows, None)
+        while (some := coming.result()) is not None:
+            coming = pool.submit(next, rows, None)
+            yield some
 
 
 def _weights(cells: pa.Array, refused: dict[int, str]) -> npt.NDArray[np.float64]:

@@ -39,8 +39,8 @@ TYPES = {
         """,
         "rehash": "hashes:uint64[1] n_names:int64 slots:int32[1]",
         "assemble": """
-            codes:int32[2] values:float64[2] ids:int64[1] indptr:int64[1] out_ids:int64[1]
-            out_values:float64[1]
+            numbers:float64[2] number_codes:int32[1] missing_codes:int32[1] codes:int32[2]
+            limit:float64 ids:int64[1] indptr:int64[1] out_ids:int64[1] out_values:float64[1]
         """,
         "find_records": """
             text:uint8[1] size:int64 separator:int64 quote:int64 ends:int64[1]

@@ -101,42 +101,69 @@ def rehash(hashes, n_names, slots):
 
 
 @njit(nogil=True, error_model="numpy")
-def assemble(codes, values, ids, indptr, out_ids, out_values):
+def _insert(key, value, first, n, out_ids, out_values):
+    """Insert a nonzero into a row that begins at `first` and ends at `n`, by id."""
+    p = n
+    while p > first and out_ids[p - 1] > key:
+        out_ids[p], out_values[p] = out_ids[p - 1], out_values[p - 1]
+        p -= 1
+    out_ids[p], out_values[p] = key, value
+
+
+@njit(nogil=True, error_model="numpy")
+def assemble(
+    numbers, number_codes, missing_codes, codes, limit, ids, indptr, out_ids, out_values
+):  # fmt: skip
     """Make rows of columns.
 
     Parameters
     ----------
-    codes : (n_slots, n_rows) int32
-        Code of a feature of each row, -1 for none.
-    values : (n_slots, n_rows) float64
+    numbers : (n_numbers, n_rows) float64
+        Values of columns of numbers; zero for no feature, nan if missing.
+    number_codes, missing_codes : (n_numbers,) int32
+        Code of each column of numbers, and of its missing cells; -1 for none.
+    codes : (n_words, n_rows) int32
+        Code of the word of each row in columns of words; -1 for none.
+    limit : float
+        Largest magnitude of a number.
     ids : (n_codes,) int64
         Feature id of each code.
     indptr : (n_rows + 1,) int64, filled in place
-    out_ids, out_values : (n_slots * n_rows,) int64 and float64, filled in place
+    out_ids, out_values : (any,) int64 and float64, filled in place
 
     Returns
     -------
-    int
+    n : int
         Number of nonzeros.
+    n_large : int
+        Numbers beyond the limit, which are left out.
     """
-    n_slots, n_rows = codes.shape
-    n = 0
+    n_rows = len(indptr) - 1
+    n = n_large = 0
     indptr[0] = 0
     for row in range(n_rows):
         first = n
-        for slot in range(n_slots):
-            code = codes[slot, row]
-            if code < 0:
+        for k in range(len(number_codes)):
+            value = numbers[k, row]
+            code = number_codes[k]
+            if value != value:
+                code = missing_codes[k]
+                value = 1.0
+            elif value == 0:
                 continue
-            key, value = ids[code], values[slot, row]
-            p = n
-            while p > first and out_ids[p - 1] > key:
-                out_ids[p], out_values[p] = out_ids[p - 1], out_values[p - 1]
-                p -= 1
-            out_ids[p], out_values[p] = key, value
-            n += 1
+            elif abs(value) > limit:
+                n_large += 1
+                continue
+            if code >= 0:
+                _insert(ids[code], value, first, n, out_ids, out_values)
+                n += 1
+        for k in range(codes.shape[0]):
+            code = codes[k, row]
+            if code >= 0:
+                _insert(ids[code], 1.0, first, n, out_ids, out_values)
+                n += 1
         indptr[row + 1] = n
-    return n
+    return n, n_large
 
 
 # States of the lexer.
