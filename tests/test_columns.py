@@ -4,6 +4,7 @@ import datetime
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def pandas_csv(table: pa.Table, path: Path) -> Path:
     return path
 
 
+class Rows:
+    """Rows as dicts that can be iterated again, as a data set of Hugging Face."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.table.to_pylist())
+
+
 WAYS = {
     "csv": lambda table, folder: csv_of(table, folder / "a.csv", ","),
     "tsv": lambda table, folder: csv_of(table, folder / "a.tsv", "\t"),
@@ -91,6 +102,7 @@ WAYS = {
     "batches": lambda table, folder: iter(table.to_batches(max_chunksize=70)),
     "data set": lambda table, folder: pyarrow.dataset.dataset(table),
     "dicts": lambda table, folder: table.to_pylist(),
+    "rows": lambda table, folder: Rows(table),
     "columns": lambda table, folder: table.to_pydict(),
     "pandas": lambda table, folder: table.to_pandas(),
     "pandas of arrow": lambda table, folder: table.to_pandas(types_mapper=pd.ArrowDtype),

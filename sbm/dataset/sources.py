@@ -147,7 +147,11 @@ def _rows_of_frame(chunks: Iterable[Any]) -> Any:
     """Return an iterable that holds rows of a table, None if it holds other chunks."""
     if isinstance(chunks, Sequence):
         return chunks if chunks and is_rows_of_frame(chunks[0]) else None
-    return chunks if isinstance(chunks, _Peeked) and is_rows_of_frame(chunks.first) else None
+    if isinstance(chunks, _Peeked):
+        return chunks if is_rows_of_frame(chunks.first) else None
+    is_iterator = isinstance(chunks, Iterator)
+    first = None if is_iterator else next(iter(chunks), None)  # such as a data set of Hugging Face
+    return chunks if is_rows_of_frame(first) else None
 
 
 class _Peeked:

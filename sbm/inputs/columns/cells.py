@@ -22,6 +22,7 @@ NULL_WORDS = (
     "", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "Null", "None",
     "none", "--", "-", "?", ".", "NaT", "<NA>", MISSING,
 )  # fmt: skip
+_FEW_WORDS = 64
 # Regular expressions in the syntax of RE2.
 PLAIN = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^(?i:[+-]?inf(inity)?)$"
 _PLAIN_COMMA = r"^[+-]?(\d+,?\d*|,\d+)([eE][+-]?\d+)?$"
@@ -364,6 +365,11 @@ def words_of(column: pa.Array, content: str) -> tuple[Ints, pa.Array]:
         if column.null_count or words.null_count:
             words = pa.concat_arrays([words.fill_null(MISSING), pa.array([MISSING], words.type)])
             codes = np.where(codes < 0, len(words) - 1, codes)
+        if len(words) > _FEW_WORDS:  # a batch may use few of the words of its file
+            is_used = np.zeros(len(words), np.bool_)
+            is_used[codes] = True
+            words = words.filter(pa.array(is_used))
+            codes = (np.cumsum(is_used) - 1)[codes]
     else:
         encoded = column.fill_null(MISSING).dictionary_encode()
         codes, words = _codes(encoded), encoded.dictionary
