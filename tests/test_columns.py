@@ -404,3 +404,19 @@ def test_text_of_many_cells_keeps_the_bound(tmp_path: Path) -> None:
     line = [sys.executable, "-c", code, str(tmp_path / "a.csv")]
     done = subprocess.run(line, capture_output=True, check=True)
     assert int(done.stdout) < 250_000_000
+
+
+def test_unknown_words_are_counted_by_column(tmp_path: Path) -> None:
+    sbm.train(pa.table({"a": ["x", "y"], "b": ["u", "v"], "y": [0, 1]}), tmp_path / "a.model")
+    (tmp_path / "a.csv").write_text("a,b\nx,new\nz,v\nq,u\n")
+    report = sbm.predict(tmp_path / "a.model", tmp_path / "a.csv")
+    assert report["unknown_words"] == {"a": 2, "b": 1}
+    done = CliRunner().invoke(cli, ["predict", f"{tmp_path}/a.model", f"{tmp_path}/a.csv"])
+    assert "words that are not in the training data: a 2, b 1" in done.output
+
+
+def test_columns_of_a_pipe_are_shown(tmp_path: Path) -> None:
+    text = "a,y\n" + "".join(f"{k % 5},{k % 2}\n" for k in range(50))
+    line = ["split", "-", "-o", f"{tmp_path}/a.sbm", "--format", "csv"]
+    done = CliRunner().invoke(cli, line, input=text)
+    assert done.output.count("a  number    whole numbers 0 to 4, 5 distinct") == 1

@@ -368,6 +368,8 @@ class Filling:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
             refuse_skipped(sources)
+            for line in columns_seen(sources):  # of a pipe
+                progress.stage(line)
             for note in table_notes(sources):
                 progress.stage(f"warning: {note}")
             if changed := next((s.changed for s in sources if s.changed), ""):

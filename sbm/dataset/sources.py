@@ -225,10 +225,14 @@ _MOST_LINES = 40  # columns shown
 
 
 def columns_seen(sources: Sequence[Source]) -> list[str]:
-    """Return a line for each column of tables whose kinds were inferred."""
-    if not sources or not is_table(sources[0]) or sources[0].options.table.whose:
+    """Return a line for each column of tables whose kinds were inferred, once."""
+    if not sources or not is_table(sources[0]):
         return []
-    lines = list(sources[0].options.table.lines())
+    table = sources[0].options.table
+    if table.whose or table.is_shown or not table.columns:
+        return []
+    table.is_shown = True
+    lines = list(table.lines())
     more = len(lines) - _MOST_LINES
     return [*lines[:_MOST_LINES], f"... and {more:,} more columns"] if more > 0 else lines
 
@@ -242,6 +246,13 @@ def table_notes(sources: Sequence[Source]) -> list[str]:
         return []
     table = sources[0].options.table
     return list(dict.fromkeys([*table.notes, *table.warnings()]))
+
+
+def unknown_words(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+    """Return for a report the number of unknown words of each column of a table."""
+    if not sources or not is_table(sources[0]):
+        return {}
+    return {"unknown_words": sources[0].options.table.unknown_words()}
 
 
 _FEW_SKIPPED = 10  # invalid rows of a source that may be skipped in any case

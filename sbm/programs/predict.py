@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
-from sbm.dataset.sources import naming_of_model, table_notes
+from sbm.dataset.sources import naming_of_model, table_notes, unknown_words
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
@@ -102,9 +102,11 @@ def predict(
         ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
         ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see
         `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
-        labels, ``brier``. For regression there are ``rows``, ``unlabelled_rows``, ``mse``, ``mae``,
-        ``r2``, ``squared_correlation`` and the last four of the first list. If no row has a label,
-        there are only ``rows``, ``unlabelled_rows`` and these four.
+        labels, ``brier``. For a table there is ``unknown_words``: by column, the number of cells
+        with a word that the model does not know. For regression there are ``rows``,
+        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
+        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
+        these four.
 
     Raises
     ------
@@ -180,6 +182,7 @@ def predict(
         + _new_words(words)
         + _strange(model, nnz, unknown),
         "output": None if output is None else str(output),
+        **unknown_words(sources or []),
     }
 
 

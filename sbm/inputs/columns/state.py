@@ -54,6 +54,8 @@ class Columns:
         Refuse tables with other columns.
     notes : list of str
         Warnings about tables.
+    is_shown : bool
+        Whether the columns have been printed.
     """
 
     def __init__(self, asked: Asked, dialect: Dialect, strict: bool = False) -> None:
@@ -63,6 +65,7 @@ class Columns:
         self._words: WordTable | None = None
         self.grows, self.whose = True, ""
         self.notes: list[str] = []
+        self.is_shown = False
         self._converter: Converter | None = None
         self._n_known = 0  # names of the store or model
         self._checked: set[str] = set()
