@@ -224,7 +224,7 @@ def test_memory_for_names_counts_in_the_plan(tmp_path):
         file.write("y,w\n")
         file.writelines(f"{k % 2},{word}{k // 2}\n" for k in range(300_000))
     with pytest.raises(MemoryPlanError, match=r"ids and names ") as caught:
-        sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="280MB", threads=1)
+        sbm.split(tmp_path / "a.csv", tmp_path / "a.sbm", mem="240MB", threads=1)
     assert "no-names" not in str(caught.value)
 
 
