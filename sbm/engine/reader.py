@@ -16,6 +16,7 @@ from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.prefetch import Prefetched, loading_thread, prefetched
 from sbm.plain import dataclass
 from sbm.rows import Rows
+from sbm.solver.metric import multiply
 from sbm.store.blocks import BlockStore, Chunk
 
 __all__ = ["BlockReader", "Place", "RowWeights"]
@@ -105,6 +106,8 @@ class BlockReader:
         Seconds of waiting for the disk before a resume.
     failure : Exception or None
         Why the block that is read ahead cannot be used; also raised when it is requested.
+    units : ndarray, shape (n_weights,), float64, or None
+        Powers of two that the values of each feature are divided by, if wanted.
     """
 
     def __init__(
@@ -142,6 +145,8 @@ class BlockReader:
         self.pool = loading_thread(threads)
         self.bytes_read, self.disk_before = 0, 0.0
         self.failure: Exception | None = None
+        self.units: npt.NDArray[np.float64] | None = None
+        self._in_units = False  # whether the parts that stay decoded are
         self._slept = 0.0
 
     @property
@@ -155,6 +160,7 @@ class BlockReader:
         prepare: Callable[[Sequence[int], int], NextBlock],
         begin: Callable[[Sequence[int], NextBlock], None],
         look: Callable[[NextBlock, int, Rows], None] | None = None,
+        in_units: bool = False,
     ) -> Generator[Prefetched[Sequence[int], NextBlock, Rows]]:
         """Yield the blocks in the given order; each is read while the previous one is in use.
 
@@ -170,8 +176,11 @@ class BlockReader:
         look : callable, optional
             ``look(coming, first, rows)``, called for each decoded chunk in the decoding thread;
             `first` is the number of its first row in the block.
+        in_units : bool
+            Whether to divide values by `units`, if there are any.
         """
         self.failure = None
+        self._set_units(in_units)
         with ThreadPoolExecutor(self._decoders, "sbm-decode") as decoders:
             spread = decoders.map if self._decoders > 1 else map
 
@@ -180,6 +189,8 @@ class BlockReader:
                     rows = self._store.read([chunk], into, offset)
                     if self._weights is not None and into.weights is not None:
                         self._weights.read(chunk, into.weights)
+                    if self._in_units:
+                        self._multiply(chunk, offset)
                     if look is not None:
                         look(coming, first, rows)
 
@@ -198,6 +209,28 @@ class BlockReader:
                     return self._rows_of(places, slot)
 
             yield from prefetched(order, prepare, load, self.pool)
+
+    def _set_units(self, wanted: bool) -> None:
+        """Divide the values of parts that stay decoded by the units, or multiply them again."""
+        if self.units is None or wanted == self._in_units:
+            return
+        self._in_units = wanted
+        for place in self._staying.values():
+            if place.is_decoded:
+                for chunk, offset in zip(place.part.chunks, place.offsets, strict=True):
+                    self._multiply(chunk, offset)
+
+    def _multiply(self, chunk: Chunk, offset: int) -> None:
+        """Change the values of a chunk at a position of the arena."""
+        assert self.units is not None
+        own = slice(offset, offset + chunk.nnz)
+        factors = 1.0 / self.units if self._in_units else self.units
+        if self.arena.values is not None:
+            multiply(self.arena.indices[own], self.arena.values[own], factors)
+
+    def leave_units(self) -> None:
+        """Multiply values again that stay decoded in memory."""
+        self._set_units(False)
 
     def _places(self, block: Sequence[int], slot: int) -> Iterator[tuple[Place, int]]:
         """Yield where each part of a block is, or is to be decoded to, and its first row."""

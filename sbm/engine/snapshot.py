@@ -104,6 +104,8 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
             if "moving" in state:
                 count = sum(engine.plan.parts[int(part)].rows for part in place["coming"])
                 marks[k] = np.unpackbits(state["moving"], count=count).view(np.bool_)
+    proximal = engine.learners[0].solver.proximal
+    engine.reader.units = None if proximal is None else proximal.units[:, 0]
     if with_rows:
         _read_cached_rows(engine)
     # Only now, because reading the cached rows clears them.
@@ -128,7 +130,7 @@ def _read_cached_rows(engine: Engine) -> None:
     missing = sum(learner.solver.working.n_cached for learner in engine.learners)
     if not missing:
         return
-    for visit in visit_all(engine, "read the cache"):
+    for visit in visit_all(engine, "read the cache", in_units=True):
         for learner in engine.learners:
             missing -= learner.solver.working.refill(visit.block, visit.rows)
     if missing:

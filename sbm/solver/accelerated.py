@@ -1,8 +1,7 @@
 """Accelerated coordinate descent for rows that stay in memory.
 
 A step adds the term ½κ|W - Y|², with which a few rounds are enough. Between steps, Y is
-extrapolated from the last two W (accelerated proximal point method; Lin, Mairal & Harchaoui 2015),
-and this starts again when W turns back (O'Donoghue & Candès 2015).
+extrapolated from the last two W (`sbm.solver.proximal`).
 
 With the term, the optimum is W = θY + Σ α s x, where θ = κ / (1 + κ), and α has the costs
 C / (1 + κ): the kernels of coordinate descent find it. In the end W = Y, and (1 + κ) α are the dual
@@ -15,7 +14,6 @@ If columns are of very different size, the term is ½ Σ K_j (W_j - Y_j)² with 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +27,7 @@ from sbm.solver.gap import Certificate
 from sbm.solver.metric import Metric
 from sbm.solver.newton import FullBatch, Given
 from sbm.solver.problem import AnyProblem, Rounds, mean_square, room_for_order
+from sbm.solver.proximal import Extrapolation, too_hard
 from sbm.solver.step import INNER_TOL, chunk_of
 from sbm.solver.sums import slices_of
 from sbm.solver.variables import ListPool
@@ -37,9 +36,6 @@ __all__ = ["Accelerated"]
 
 Floats = npt.NDArray[np.float64]
 
-# Mean C |x|² with which a few rounds are enough, of a loss of one variable a row and of a joint
-# loss; the root of C |x|² is, too, if that is more.
-_EASY = {False: 300.0, True: 100.0}
 _STEPS = 5  # of a pass
 _VISITS = 200_000_000  # nonzeros times outputs, between two pauses
 # Rounds of a step, and their growth from pass to pass: errors of the steps add up.
@@ -96,8 +92,8 @@ class Accelerated(FullBatch):
         self._alpha: Alphas | None = None
         self._random = np.array([1], np.uint64)  # state of the kernels' generator
         self.metric: Metric | None = None
-        self.kappa, self.momentum, self.rounds = 0.0, -1, _ROUNDS
-        self.centre, self.before = np.zeros_like(self.W), np.zeros_like(self.W)
+        self.kappa, self.rounds = 0.0, _ROUNDS
+        self._way = Extrapolation(self.W)
 
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         """Learn nothing: the optimum of a few rows is far from that of all."""
@@ -129,13 +125,13 @@ class Accelerated(FullBatch):
         units = 1.0 if self.metric is None else self.metric.units
         self.W *= units  # now V
         try:
-            if self.momentum < 0:
+            if self._way.momentum < 0:
                 self._start(self._rows)
             problem = self.problem.with_costs(1.0 / (1.0 + self.kappa))
             visits = _Visits(self._rows, self._alpha, self._random, self.W.shape[1])
             self.visits = 0
             for _ in range(_STEPS if self._pull.any() else 1):
-                self._extrapolate()
+                self._way.move(self.W, self._pull)
                 if self._descend(visits, problem):
                     break
             self._alpha = visits.alphas()
@@ -167,32 +163,18 @@ class Accelerated(FullBatch):
 
     def _start(self, rows: Rows) -> None:
         """Choose κ; with all α at 0, W = θY."""
-        size = self.problem.largest_cost * mean_square(rows.starts, rows.lengths, rows.values)
-        if self.problem.loss.kernel == "logistic":
-            size *= 0.25  # its curvature, at most
-        easy = max(_EASY[self.problem.loss.joint], math.sqrt(size))
-        self.kappa = max(0.0, size / easy - 1.0)
-        self.momentum = 0
-        self.centre[:] = self.W
+        square = mean_square(rows.starts, rows.lengths, rows.values)
+        self.kappa = max(0.0, too_hard(self.problem, square) - 1.0)
+        self._way.momentum = 0
+        self._way.centre[:] = self.W
         self.W *= self._pull
-        self.before[:] = self.W
-
-    def _extrapolate(self) -> None:
-        """Move Y, and W with it."""
-        way = self.W - self.before
-        if float((way * (self.centre - self.W)).sum()) > 0.0:
-            self.momentum = 0
-        centre = self.W + self.momentum / (self.momentum + 3.0) * way
-        self.momentum += 1
-        self.before[:] = self.W
-        self.W += self._pull * (centre - self.centre)
-        self.centre[:] = centre
+        self._way.before[:] = self.W
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state, except W."""
         return {
-            "newton_numbers": np.array([self.kappa, self.momentum, self.rounds]),
-            "newton_centre": self.centre, "newton_before": self.before,
+            "newton_numbers": np.array([self.kappa, self._way.momentum, self.rounds]),
+            "newton_centre": self._way.centre, "newton_before": self._way.before,
             "newton_random": self._random,
             **self._alpha_arrays(),
         }  # fmt: skip
@@ -210,8 +192,9 @@ class Accelerated(FullBatch):
     def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `arrays`."""
         self.kappa, momentum, self.rounds = arrays["newton_numbers"].tolist()
-        self.momentum = int(momentum)
-        self.centre[:], self.before[:] = arrays["newton_centre"], arrays["newton_before"]
+        self._way.momentum = int(momentum)
+        self._way.centre[:] = arrays["newton_centre"]
+        self._way.before[:] = arrays["newton_before"]
         self._random[:] = arrays["newton_random"]
         if "newton_offsets" in arrays:
             offsets, outputs = arrays["newton_offsets"], arrays["newton_outputs"]

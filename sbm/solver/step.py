@@ -19,6 +19,7 @@ from sbm.rows import Rows
 from sbm.solver.block import Block
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem, Rounds, Spread, room_for_order, squared_norm
+from sbm.solver.proximal import Proximal
 
 __all__ = ["Screen", "Solver", "Step", "Totals", "chunk_of"]
 
@@ -153,6 +154,8 @@ class Solver:
     stop : float
         If above 0, the rounds of a step end when the gap is at most this share of the dual value,
         and the gap in `Totals` is that of the last round.
+    proximal : Proximal or None
+        Keeps W near a centre; during a pass, W and the rows are then in its units.
     W_seen : ndarray, like W
         W at the last `look_ahead`; free for other uses between passes.
     """
@@ -173,6 +176,7 @@ class Solver:
         self.working = working
         self.rounds = rounds
         self.together: Together | None = None
+        self.proximal: Proximal | None = None
         self.stop = 0.0
         self.spread = spread
         self.W_seen = np.empty_like(W)
@@ -188,8 +192,31 @@ class Solver:
 
     @property
     def dual(self) -> float:
-        """The current dual value F(α), up to the drift of W."""
-        return self.dual_sum - 0.5 * squared_norm(self.W)
+        """The current dual value F(α), up to the drift of W; with a proximal term, after a pass."""
+        return self.dual_sum - 0.5 * squared_norm(self.weights_of_alphas())
+
+    def weights_of_alphas(self) -> npt.NDArray[np.float64]:
+        """Return Σ α s x, up to the drift of W; with a proximal term, after a pass."""
+        return self.W if self.proximal is None else self.proximal.weights_of_alphas(self.W)
+
+    def begin_pass(self) -> None:
+        """Change W to the units of the proximal term, if there is one."""
+        if self.proximal is not None:
+            self.proximal.enter(self.W)
+
+    def end_pass(self) -> float:
+        """Undo `begin_pass`; return what the distance of W and Σ α s x adds to the gap."""
+        if self.proximal is None:
+            return 0.0
+        self.proximal.leave(self.W)
+        return 0.5 * squared_norm(self.W, self.weights_of_alphas())
+
+    def replace_weights(self, W_alpha: npt.NDArray[np.float64]) -> None:
+        """Replace W by the weights that belong to Σ α s x, between two passes."""
+        if self.proximal is None:
+            self.W[:] = W_alpha
+        else:
+            self.proximal.replace(self.W, W_alpha)
 
     def look_ahead(self, block: Block) -> "Screen":
         """Prepare to screen the next block during the step of the current one.
@@ -270,6 +297,8 @@ class Solver:
         """Return W, cache and random state as arrays: all state except the spilled alphas."""
         random = np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8)
         learned = {} if self.together is None else self.together.state()
+        if self.proximal is not None:
+            learned = learned | self.proximal.state()
         return {
             **self.working.state(), **self.problem.state(), **learned, "W": self.W,
             "random": self._state, "policy_random": random,
@@ -291,6 +320,8 @@ class Solver:
         self.problem.restore(state)
         if self.together is not None:
             self.together.restore(state)
+        if "prox_units" in state:
+            self.proximal = Proximal.restored(state, self.W)
 
     def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return self.problem.is_free(self.working, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,12 @@ from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.plain import dataclass
 from sbm.rows import Arena, Rows
-from sbm.solver.problem import TOO_LARGE
+from sbm.solver.metric import ColumnSizes, Metric
+from sbm.solver.problem import TOO_LARGE, AnyProblem
+from sbm.solver.proximal import units_for
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "FeatureScales", "scale_features"]
+__all__ = ["FEATURE_BYTES", "FeatureScales", "scale_features", "units_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -189,3 +192,42 @@ def feature_scales(store: BlockStore) -> FeatureScales | None:
     is_word = (np.minimum.reduceat(values, firsts) == 1.0) & (scales == 1.0) & (counts < chunk.rows)
     is_dense = len(frequent) == store.n_features and not is_word.any()
     return FeatureScales(float(frequent.min()), float(frequent.max()), is_dense)
+
+
+def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None:
+    """Return the units of weights for training over blocks; None if all are 1.
+
+    All rows are read, unless the first ones show that they are not needed.
+
+    Parameters
+    ----------
+    store : BlockStore
+    problems : sequence of Problem or MultiProblem
+
+    Returns
+    -------
+    ndarray, shape (n_weights, 1), float64, or None
+        See `sbm.solver.proximal`.
+    """
+    sizes = ColumnSizes(store.n_features + (problems[0].bias > 0))
+    chunks = [*itertools.zip_longest(*store.chunks)]  # the first of each block, and so on
+    for some in chunks:
+        for chunk in filter(None, some):
+            _add_chunk(store, chunk, sizes)
+        if some is chunks[0] and units_for(Metric(sizes, store.value_type), problems) is None:
+            return None
+    return units_for(Metric(sizes, store.value_type), problems)
+
+
+def is_uneven(store: BlockStore) -> bool:
+    """Whether units of weights pay, as far as the first chunk of the blocks that are here tells."""
+    sizes = ColumnSizes(store.n_features)
+    for block in store.blocks_here[:1]:
+        _add_chunk(store, store.chunks[block][0], sizes)
+    return Metric(sizes, store.value_type).is_needed
+
+
+def _add_chunk(store: BlockStore, chunk: Chunk, sizes: ColumnSizes) -> None:
+    arena = Arena.of(chunk.nnz, store.value_type)
+    y_dtype = "float64" if store.labels is None else "int32"
+    sizes.add(store.read([chunk], arena.room(chunk.rows, y_dtype), 0))

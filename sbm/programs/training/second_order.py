@@ -189,7 +189,7 @@ class NewtonSteps:
             yield
             return
         if self._metric is None:
-            self._metric = Metric(rows, len(self.methods[0].W))
+            self._metric = Metric.of(rows, len(self.methods[0].W))
         if not self._metric.is_needed:
             yield
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from sbm.errors import DataError
 from sbm.losses import LOSSES, Loss
 from sbm.plain import dataclass
 from sbm.programs.training.ranks import WorkShare, only
+from sbm.programs.training.scales import is_uneven
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
@@ -31,13 +33,16 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 if TYPE_CHECKING:
     from sbm.dataset.weights import AnyWeights
 
-__all__ = ["MOST_FEATURES", "Task", "is_smooth"]
+__all__ = ["MOST_FEATURES", "PROXIMAL_COPIES", "Task", "is_smooth"]
 
 MOST_FEATURES = 5000  # with which a matrix of features x features is considered
 # Visits of a row, per nonzero, that take as long as to factorize a matrix in each step of a
 # training. Many more than are usually needed: where rows are dense and C is large, they are.
 _VISITS = 4000
 _SHARE = 0.3  # most of the memory that such rows take
+# Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
+# more of the memory than this share, there is no term.
+PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -148,6 +153,24 @@ class Task:
         if not is_alone or not room or self.settings.intercept:
             return False
         return n**3 > _VISITS * (store.n_rows + store.nnz)
+
+    @cached_property
+    def is_uneven(self) -> bool:
+        """Whether some columns are so large that coordinate descent is slow, as far as is seen."""
+        store = self.store
+        if store.value_type == "ones" or self.is_scaled:
+            return False
+        prepare("reading", STORE, types_of_dtype(store.manifest["dtype"]), Progress())
+        return is_uneven(store)
+
+    @property
+    def may_be_proximal(self) -> bool:
+        """Whether passes over blocks may have a proximal term, whose arrays are small enough."""
+        store, outputs = self.store, sum(problem.n_outputs for problem in self.problems)
+        size = PROXIMAL_COPIES * 8 * self.n_weights * outputs
+        is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
+        is_alone = self.share.comm.size == 1 and self.settings.loss != "one_class"
+        return self.method == "dual" and is_alone and is_small and store.value_type != "ones"
 
     @property
     def has_weights(self) -> bool:

@@ -341,12 +341,13 @@ def fork(engine: Engine, source: Learner, target: Learner, factor: float) -> Non
     higher there.
     """
     engine.stop_reading()
-    share = ray(source.solver.dual_sum, source.solver.W, factor)
+    weights = source.solver.weights_of_alphas()
+    share = ray(source.solver.dual_sum, weights, factor)
     rows = engine.plan.rows_of_parts
     for part in range(len(rows)):
         alpha = engine.run.load(engine.home(source.number, part))
         source.solver.working.alphas_of(Block.of([part], rows), alpha)
         target.solver.working.alpha.admit(part, alpha)
         engine.run.store(engine.home(target.number, part), alpha.times(share * factor))
-    np.multiply(source.solver.W, share * factor, out=target.solver.W)
+    np.multiply(weights, share * factor, out=target.solver.W)
     target.solver.dual_sum = share * factor * source.solver.dual_sum
