@@ -420,3 +420,12 @@ def test_columns_of_a_pipe_are_shown(tmp_path: Path) -> None:
     line = ["split", "-", "-o", f"{tmp_path}/a.sbm", "--format", "csv"]
     done = CliRunner().invoke(cli, line, input=text)
     assert done.output.count("a  number    whole numbers 0 to 4, 5 distinct") == 1
+
+
+def test_table_without_features_and_bytes_that_are_no_text_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"y,b\n1,2\n0,3\n")
+    assert features_of(tmp_path / "a.csv", tmp_path, exclude=["b"]) == [{}, {}]
+    (tmp_path / "a.csv").write_bytes(b"y,a,b\n1,\x80,1\n0,2\xb1,2\n1,3,\xff\n0,4,1\n0,4,2\n1,1,1\n")
+    rows = features_of(tmp_path / "a.csv", tmp_path)
+    assert rows[0] == {"a=�": 1, "b": 1}
+    assert rows[2] == {"a=3": 1, "b=(missing)": 1}

@@ -20,7 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.columns.cells import is_number, is_string, numbers_of, shown, simplified, words_of
+from sbm.inputs.columns.cells import (
+    decoded,
+    is_number,
+    is_string,
+    numbers_of,
+    shown,
+    simplified,
+    words_of,
+)
 from sbm.inputs.columns.infer import SAMPLE
 from sbm.inputs.columns.kinds import MISSING
 from sbm.inputs.columns.state import Columns
@@ -255,7 +263,7 @@ def _labels(
         words.are_words = _are_words(column, options.table.asked.kind_of(name))
     if words.are_words:
         codes, table = words_of(column, "flags" if not is_string(column.type) else "words")
-        texts = [" ".join(word.split()) for word in _decoded(table)]
+        texts = [" ".join(word.split()) for word in decoded(table)]
         numbers = [
             np.nan if text in NO_LABEL or text == MISSING else words.number(text) for text in texts
         ]
@@ -285,14 +293,6 @@ def _labels(
     return labels
 
 
-def _decoded(words: pa.Array) -> list[str]:
-    """Return words as text; bytes that are not UTF-8 are replaced."""
-    import pyarrow as pa
-
-    kind = pa.large_binary() if pa.types.is_large_string(words.type) else pa.binary()
-    return [word.decode("utf-8", "replace") for word in words.cast(kind).to_pylist()]
-
-
 def _are_words(column: pa.Array, kind: str | None) -> bool | None:
     """Return whether labels are words, as the first one says; None if there is no label."""
     if kind == "category":
@@ -300,7 +300,7 @@ def _are_words(column: pa.Array, kind: str | None) -> bool | None:
     if not is_string(column.type):
         return None if column.null_count == len(column) else False
     codes, words = words_of(column, "words")
-    texts = _decoded(words)
+    texts = decoded(words)
     for code in codes.tolist():
         text = texts[code].strip()
         if text not in NO_LABEL and text != MISSING:
@@ -317,7 +317,7 @@ def _number_labels(column: pa.Array) -> npt.NDArray[np.float64]:
     """Return labels that are text as numbers; true is 1, false is 0."""
     codes, words = words_of(column, "words")
     numbers = []
-    for text in _decoded(words):
+    for text in decoded(words):
         plain = text.strip()
         flag = _FLAGS.get(plain.lower())
         is_infinite = _NOT_FINITE.fullmatch(plain) and plain.lower().lstrip("+-")[:1] != "n"

@@ -415,5 +415,20 @@ def text_of(words: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
 
 def shown(column: pa.Array, row: int) -> str:
     """Return a cell as text, for messages."""
-    value = column[row].as_py()
+    cell = column.slice(row, 1)
+    if is_string(cell.type):
+        return decoded(cell)[0]
+    value = cell[0].as_py()
     return "" if value is None else str(value)
+
+
+def decoded(words: pa.Array) -> list[str]:
+    """Return strings as text, empty for null; bytes that are not UTF-8 are replaced."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(words.type):
+        words = words.dictionary_decode()
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    kind = pa.large_binary() if pa.types.is_large_string(words.type) else pa.binary()
+    return [(word or b"").decode("utf-8", "replace") for word in words.cast(kind).to_pylist()]

@@ -99,7 +99,7 @@ class Converter:
         self.columns, self._words, self._grows = list(columns), words, grows
         self.seen = {column.name: Seen() for column in columns}
         self._n_known = n_known
-        sizes = np.array([_n_slots(column) for column in columns]).reshape(-1, 2)
+        sizes = np.array([_n_slots(column) for column in columns], np.int64).reshape(-1, 2)
         self._slots = np.cumsum(np.vstack([[0, 0], sizes]), axis=0).tolist()  # begin of each column
         self.n_slots = int(sizes.sum())
         words.columns = frozenset(_encoded(c.name) for c in columns if c.kind in _OF_WORDS)

@@ -21,6 +21,7 @@ from sbm.inputs.columns.cells import (
     is_time,
     parse_dates,
     parse_numbers,
+    shown,
     simplified,
     times_of,
 )
@@ -178,7 +179,7 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
         if found := _of_date_words(name, column, used):
             return found
     n_texts = pc.sum(pc.add(pc.count_substring_regex(words, r"\S\s+\S"), 1)).as_py() or 0
-    example = shorten(words.filter(pa.array(~is_blank))[0].as_py(), 30)
+    example = shorten(shown(words.filter(pa.array(~is_blank)), 0), 30)
     seen = f"{n_words:,} distinct words such as {example!r}"
     if n_cells < n:
         seen += f", {_percent(1 - n_cells / n)} missing"
@@ -232,7 +233,7 @@ def _of_number_words(
     if len(others):
         n = int(counts[~are_numbers].sum())
         notes.append(
-            f"{_percent(n / total)} are {shorten(others[0].as_py(), 20)!r}, read as missing"
+            f"{_percent(n / total)} are {shorten(shown(others, 0), 20)!r}, read as missing"
         )
     coded = ""
     if pc.any(pc.match_substring_regex(words, _LEADING_ZERO)).as_py():
@@ -240,9 +241,9 @@ def _of_number_words(
     elif pc.any(pc.match_substring_regex(words, r"^[+-]?\d{16,}$")).as_py():
         is_digits = pc.match_substring_regex(words, r"^[+-]?\d+$").to_numpy(zero_copy_only=False)
         coded = _LONG if (abs(numbers[is_digits]) >= _FIRST_INEXACT).any() else ""
-    place = dict(zip(words.to_pylist(), numbers.tolist(), strict=True))
-    cells = pc.ascii_trim_whitespace(column).to_pylist() if len(column) <= SAMPLE else []
-    every = np.array([place[c] for c in cells if c in place and place[c] == place[c]])
+    places = pc.index_in(pc.ascii_trim_whitespace(column), value_set=words).drop_null()
+    every = numbers[places.to_numpy(zero_copy_only=False)]
+    every = every[~np.isnan(every)]
     if coded == "leading zeros" and len(words) == int(counts.sum()) >= _FEWEST_IDS:
         seen = f"{len(words):,} words of digits with leading zeros, all differ"
         return Column(name, "id", "words", seen=seen)
