@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
     from sbm.models.model import Model
     from sbm.programs.cat import cat
+    from sbm.programs.columns import columns
     from sbm.programs.expire import expire
     from sbm.programs.export import export
     from sbm.programs.info import check, info
@@ -52,6 +53,7 @@ __all__ = [
     "StoreError",
     "cat",
     "check",
+    "columns",
     "expire",
     "export",
     "info",
@@ -81,6 +83,7 @@ _HOMES = {
     "expire": "sbm.programs.expire",
     "export": "sbm.programs.export",
     "info": "sbm.programs.info",
+    "columns": "sbm.programs.columns",
     "inspect": "sbm.programs.inspect",
     "plan": "sbm.programs.plan",
     "precompile": "sbm.programs.precompile",

@@ -92,8 +92,8 @@ def _liblinear() -> str:
 def _formats() -> str:
     rows = [
         [f"`{f.name}`", ", ".join(f"`{ending}`" for ending in f.endings),
-         "yes" if f.is_stream else "no", "hashes of names, or as written" if f.name in ARROW else
-         "hashes of feature names" if f.is_hashed else
+         "yes" if f.is_stream else "no", "a dictionary of names, or as written" if f.name in ARROW
+         else "a dictionary of names" if f.opener else "hashes of names" if f.has_names else
          "column numbers" if f.name == "npz" else "as written"]
         for f in FORMATS.values()
     ]  # fmt: skip

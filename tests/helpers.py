@@ -136,3 +136,13 @@ def store_rows(folder: str | Path) -> list[list[Row]]:
             as_rows(labels, rows.starts - 5, rows.lengths, ids[rows.indices[used]], values)
         )
     return blocks
+
+
+def features_of(data: Any, folder: Path, **options: Any) -> list[dict[str, float]]:
+    """Features of each row of a table by name, in the order of the table."""
+    name = folder / "turn.sbm"
+    options = {"dtype": "float64", "shuffle": False, "blocks": 1, "force": True, **options}
+    sbm.split(data, name, **options)
+    store = BlockStore(name)
+    names = dict(zip(store.read_feature_ids().tolist(), store.read_names() or (), strict=True))
+    return [{names[i]: value for i, value in row} for _, row in store_rows(name)[0]]

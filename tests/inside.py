@@ -83,8 +83,9 @@ from sbm.engine.problems import make_problems
 from sbm.engine.progress import NotebookProgress, Progress
 from sbm.engine.sync import Combiner
 from sbm.inputs import remote as inputs_remote_module
-from sbm.inputs.arrow import read_arrow
-from sbm.inputs.columns import Cells
+from sbm.inputs.columns.kinds import Asked, Column, Dialect
+from sbm.inputs.columns.state import Columns
+from sbm.inputs.columns.words import WordTable
 from sbm.inputs.formats import FORMATS as INPUT_FORMATS
 from sbm.inputs.formats import convert_inputs, format_of, open_inputs
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
@@ -93,10 +94,10 @@ from sbm.inputs.libsvm import parse_text
 from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
 from sbm.inputs.matrices import Batch, read_rows
 from sbm.inputs.nametable import NameTable
+from sbm.inputs.options import InputOptions, Naming
 from sbm.inputs.packed import MOST, USUAL, Unpacked, errors, window_of
-from sbm.inputs.parsing import ROUNDED_LABEL, InputOptions, ParsedText, Room
+from sbm.inputs.parsing import ROUNDED_LABEL, ParsedText, Room
 from sbm.inputs.parsing import SPARE as PARSING_SPARE
-from sbm.inputs.table import read_table
 from sbm.inputs.text import Source, convert_sources, expand_inputs
 from sbm.inputs.vw import REASONS as VW_REASONS
 from sbm.inputs.vw import hash_names, parse_vw
@@ -313,7 +314,8 @@ _PLACES = {
     "room_for_rows": "sbm.dataset.deal",
     "rows_ahead": "sbm.solver.problem",
     "run_compiler": "sbm.compiled.child",
-    "table._CELLS": "sbm.inputs.table",
+    "delimited.PIECE": "sbm.inputs.delimited",
+    "tables._CELLS": "sbm.inputs.tables",
     "text.PIECE": "sbm.inputs.text",
     "usable_threads": "sbm.programs.training.ranks",
     "world": "sbm.distributed.comm",
@@ -369,6 +371,7 @@ __all__ = [
     "AnyProblem",
     "Arena",
     "Arrivals",
+    "Asked",
     "BarChart",
     "Batch",
     "BinaryMetrics",
@@ -376,11 +379,12 @@ __all__ = [
     "BlockStore",
     "BlockWriter",
     "Buffers",
-    "Cells",
     "Certificate",
     "Certifier",
     "Chunk",
     "Collector",
+    "Column",
+    "Columns",
     "Combiner",
     "Comm",
     "CrossValidation",
@@ -389,6 +393,7 @@ __all__ = [
     "DecodedChunks",
     "Dense",
     "DenseSet",
+    "Dialect",
     "Dual",
     "Engine",
     "Evaluation",
@@ -415,6 +420,7 @@ __all__ = [
     "MultiProblem",
     "NameTable",
     "Names",
+    "Naming",
     "Needs",
     "NewLabels",
     "NewRows",
@@ -458,6 +464,7 @@ __all__ = [
     "TrainOptions",
     "Training",
     "Unpacked",
+    "WordTable",
     "Work",
     "WorkingSet",
     "arrays_of",
@@ -559,14 +566,12 @@ __all__ = [
     "programs_plan_module",
     "programs_precompile_module",
     "ray",
-    "read_arrow",
     "read_manifest",
     "read_model",
     "read_options",
     "read_rows",
     "read_run",
     "read_shard",
-    "read_table",
     "reporting_page_module",
     "require_whole",
     "row_bytes",

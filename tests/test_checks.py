@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
     """A folder with files that do not fit; ``bad.svm`` and ``bad.csv`` cannot be read."""
     monkeypatch.chdir(tmp_path)
     Path("bad.svm").write_text("a line that is no row\n")
-    Path("bad.csv").write_text('y,a\nyes,1\nno,"1\n')
+    Path("bad.csv").write_text("y,a\nyes,1\nno,1,2\n")
     Path("weights").write_text("1\n2\nx\n")
     Path("zeros").write_text("0\n0\n")
     Path("text.svm").write_text("1 1:1\n-1 1:-1 2:1\n")
@@ -211,8 +211,7 @@ def test_what_differs_from_an_unfinished_training_is_named(tmp_path):
     text, model = write_table(tmp_path / "ev.csv", 200), tmp_path / "ev.model"
     stop(text, model)
     for reading, fact in (
-        ({"label": "y"}, "label not given (now y)"),
-        ({"exclude": ["device"]}, "exclude not given (now device)"),
+        ({"exclude": ["device"]}, "column device category (now ignored)"),
         ({"dtype": "float64"}, "dtype='float32' (now float64)"),
         ({"blocks": 3}, "blocks=5 (now 3)"),
         ({"min_count": 2}, "min_count not given (now 2)"),

@@ -28,7 +28,7 @@ def test_commands_are_listed_in_order_of_use():
     listed = help_of().split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in listed] == [
         "split", "train", "predict", "stream", "tune", "plan", "info", "inspect", "check", "cat",
-        "report", "export", "expire", "precompile",
+        "columns", "report", "export", "expire", "precompile",
     ]  # fmt: skip
     for line in listed:
         name, sentence = line.split(maxsplit=1)

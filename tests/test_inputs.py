@@ -6,7 +6,6 @@ import io
 import json
 import math
 import random
-import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -14,16 +13,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from helpers import as_rows, fit, store_rows
+from helpers import as_rows, features_of, fit, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import PARSING_SPARE as SPARE
-from inside import VW_REASONS as REASONS
 from inside import (
+    INPUT_FORMATS,
     InputOptions,
     Model,
+    Naming,
     Source,
     cli,
     default_store,
@@ -33,9 +33,10 @@ from inside import (
     parse_vw,
     patch,
     read_manifest,
-    read_table,
     split,
 )
+from inside import PARSING_SPARE as SPARE
+from inside import VW_REASONS as REASONS
 from slow_parser import Row
 
 import sbm
@@ -80,10 +81,17 @@ def test_several_formats_make_one_store(tmp_path: Path) -> None:
     (tmp_path / "b.vw").write_text("2 | 5:3\n")
     (tmp_path / "c.csv").write_text("y,5\n3,4\n")
     np.savez(tmp_path / "d.npz", data=[5.0], indices=[5], indptr=[0, 1], y=[4])
-    names = [tmp_path / f"{name}" for name in ("a.svm", "b.vw", "c.csv", "d.npz", "a.svm")]
+    names = [tmp_path / f"{name}" for name in ("a.svm", "b.vw", "d.npz", "a.svm")]
     split(names, tmp_path / "a.sbm", **IN_TURN)
-    expected = [(1, ((5, 2),)), (2, ((5, 3),)), (3, ((5, 4),)), (4, ((5, 5),)), (1, ((5, 2),))]
+    expected = [(1, ((5, 2),)), (2, ((5, 3),)), (4, ((5, 5),)), (1, ((5, 2),))]
     assert in_order(tmp_path / "a.sbm") == expected
+    with pytest.raises(DataError, match=r"c\.csv is a table .*a\.svm cannot be added"):
+        split([names[0], tmp_path / "c.csv"], tmp_path / "b.sbm")
+    with pytest.raises(DataError, match=r"c\.csv is a table, but .* features of no table"):
+        split(tmp_path / "c.csv", tmp_path / "a.sbm", append=True)
+    split(tmp_path / "c.csv", tmp_path / "c.sbm")
+    with pytest.raises(DataError, match=r"a\.svm is not a table, but .* features of a table"):
+        split(tmp_path / "a.svm", tmp_path / "c.sbm", append=True)
 
 
 @pytest.mark.parametrize(
@@ -109,47 +117,53 @@ def test_unreadable_input_is_refused(
 def test_format_of_pipe_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"y\t7\n1\t2\n")))
     split("-", tmp_path / "a.sbm", format="tsv", **IN_TURN)
-    assert in_order(tmp_path / "a.sbm") == [(1, ((7, 2),))]
+    assert in_order(tmp_path / "a.sbm") == [(1, ((1, 2),))]
     (tmp_path / "a.csv").write_text("c,zip,w\n1,5,x\n0,5,7\n")
-    line = f"split {tmp_path}/a.csv -o {tmp_path}/b.sbm --format csv --label c --hash-bits 12"
+    line = f"split {tmp_path}/a.csv -o {tmp_path}/b.sbm --format csv --label c"
     columns = ["--categorical", "zip", "--categorical", "w"]
     done = CliRunner().invoke(cli, [*line.split(), *columns, "--json"])
     report = json.loads(done.stdout)
     assert (report["rows"], report["features"], report["value_type"]) == (2, 3, "ones")
 
 
-def test_rare_words_are_dropped(tmp_path: Path) -> None:
-    rows = rows_in(tmp_path / "a.csv", "y,w\n1,a\n0,b\n1,a\n", min_count=2)
-    assert rows == [(1, ((identity("w=a"), 1),)), (0, ()), (1, ((identity("w=a"), 1),))]
+def test_rare_words_are_one_feature(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,w,n\n1,a,\n0,b,\n1,a,\n0,c,5\n")
+    found = features_of(tmp_path / "a.csv", tmp_path, min_count=2)
+    assert [{*row} for row in found] == [
+        {"w=a", "n=(missing)"}, {"w=(rare)", "n=(missing)"}, {"w=a", "n=(missing)"}, {"w=(rare)"}
+    ]  # fmt: skip
+    model, _ = sbm.train(tmp_path / "turn.sbm", tmp_path / "a.model")
+    scores = model.decision_function(pa.table({"w": ["new", "b", "a"], "n": ["1", "1", "1"]}))
+    assert scores[0] == scores[1] != scores[2]
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second"),
-    [
-        ("a.csv", "class,zip\n1,94110\n", "zip,class\n94111,0\n"),
-        ("a.tsv", "class\tzip\n1\t94110\n", "zip\tclass\n94111\t0\n"),
-        ("a.vw", "1 | zip=94110\n", "0 | zip=94111\n"),
-    ],
-)
-def test_name_options_are_kept_with_the_store(
-    name: str, first: str, second: str, tmp_path: Path
-) -> None:
-    path, store = tmp_path / name, tmp_path / "a.sbm"
-    path.write_text(first)
-    split(path, store, label="class", categorical=["zip"], hash_bits=10, **IN_TURN)
-    path.write_text(second)
+def test_bits_are_kept_with_the_store(tmp_path: Path) -> None:
+    path, store = tmp_path / "a.vw", tmp_path / "a.sbm"
+    path.write_text("1 | zip=94110\n")
+    split(path, store, hash_bits=10, **IN_TURN)
+    path.write_text("0 | zip=94111\n")
     split(path, store, append=True)
     assert in_order(store) == [
         (1.0, ((identity("zip=94110", 10), 1.0),)), (0.0, ((identity("zip=94111", 10), 1.0),))
     ]  # fmt: skip
     records = [g["options"]["names"] for g in read_manifest(store)["generations"]]
-    columns = {} if "vw" in name else {"columns": ["zip"]}
-    assert records == [{"hash_bits": 10, "label": "class", "categorical": ["zip"], **columns}] * 2
-    for option, facts in (
-        ({"categorical": ["class"]}, r"categorical columns of .*a\.sbm are zip"),
-        ({"hash_bits": 11}, r"hash_bits is 11.*a\.sbm.* 10 bits"),
-    ):
-        with pytest.raises(SettingsError, match=facts):
+    assert records == [{"hash_bits": 10}] * 2
+    with pytest.raises(SettingsError, match=r"hash_bits is 11.*a\.sbm.* 10 bits"):
+        split(path, store, append=True, hash_bits=11)
+
+
+def test_columns_are_kept_with_the_store(tmp_path: Path) -> None:
+    path, store = tmp_path / "a.csv", tmp_path / "a.sbm"
+    path.write_text("class,zip\n1,94110\n")
+    split(path, store, label="class", categorical=["zip"], **IN_TURN)
+    path.write_text("zip,class\n94111,0\n")
+    split(path, store, append=True)
+    assert in_order(store) == [(1.0, ((1, 1.0),)), (0.0, ((2, 1.0),))]
+    records = [g["options"]["names"] for g in read_manifest(store)["generations"]]
+    zips = {"name": "zip", "kind": "category", "content": "numbers"}
+    assert records == [{"label": "class", "columns": [zips]}] * 2
+    for option in ({"column": ["zip=number"]}, {"column": {"z*": "flag"}}):
+        with pytest.raises(SettingsError, match=r"zip .* but .*a\.sbm has it as category"):
             split(path, store, append=True, **option)
 
 
@@ -166,8 +180,9 @@ def test_rows_do_not_depend_on_threads_or_pieces(
     data = (text.replace(",", "\t") if "tsv" in name else text).encode()
     data = gzip.compress(data) if name.endswith(".gz") else data
     whole = rows_in(tmp_path / name, data, threads=1)
-    patch(monkeypatch, "table._CELLS", 100)
+    patch(monkeypatch, "tables._CELLS", 100)
     patch(monkeypatch, "text.PIECE", 1000)
+    patch(monkeypatch, "delimited.PIECE", 1000)
     assert rows_in(tmp_path / name, data, threads=3) == whole
     assert len(whole) == 3000
 
@@ -185,15 +200,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{int(y)},{cells}\n" for y, cells in rows]
     (folder / "a.csv").write_text("class,n,m,word,zip\n" + "".join(lines))
     store = folder / "a.sbm"
-    split(folder / "a.csv", store, label="class", categorical=["zip"], hash_bits=16)
+    split(folder / "a.csv", store, label="class", categorical=["zip"])
     model, _, _ = fit(store, "a.model", C=10.0)
-    columns = ["n", "m", "word", "zip"]
-    names = {"hash_bits": 16, "label": "class", "categorical": ["zip"], "columns": columns}
-    assert model.info["names"] == names
+    kinds = {column["name"]: column["kind"] for column in model.info["names"]["columns"]}
+    assert kinds == {"n": "number", "m": "number", "word": "category", "zip": "category"}
     return folder
 
 
-def test_model_hashes_names_like_its_store(trained: Path) -> None:
+def test_model_reads_columns_like_its_store(trained: Path) -> None:
     model = trained / "a.model"
     of_store = sbm.predict(model, trained / "a.sbm")
     of_table = sbm.predict(model, trained / "a.csv")
@@ -203,9 +217,15 @@ def test_model_hashes_names_like_its_store(trained: Path) -> None:
     (trained / "new").write_text("zip,class,word,m,n\n91,1,new,0.5,2\n")
     report = sbm.predict(model, trained / "new", trained / "out", format="csv", decision=True)
     assert (report["rows"], report["unknown_nonzeros"]) == (1, 1)
+    loaded = Model.load(model)
+    weights = dict(zip(loaded.names or (), loaded.W[:, 0], strict=True))
+    score = weights["zip=91"] + 0.5 * weights["m"] + 2 * weights["n"]
+    assert float((trained / "out").read_text()) == pytest.approx(score)
     (trained / "new.vw").write_text("1 | zip=91 word=new m:0.5 n:2\n")
-    sbm.predict(model, trained / "new.vw", trained / "out.vw", decision=True)
-    assert (trained / "out").read_text() == (trained / "out.vw").read_text()
+    with pytest.raises(DataError, match="was trained on a table"):
+        sbm.predict(model, trained / "new.vw")
+    (trained / "new.svm").write_text("1 1:1\n")
+    assert "columns" in sbm.predict(model, trained / "new.svm")["warnings"][0]
 
 
 def test_other_columns_are_reported(trained: Path) -> None:
@@ -217,17 +237,17 @@ def test_other_columns_are_reported(trained: Path) -> None:
         (trained / "c.csv").write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")))
         warnings = "".join(sbm.predict(trained / "a.model", trained / "c.csv")["warnings"])
         facts = "; ".join(filter(None, (missing, unknown)))
-        assert warnings.endswith(facts) if facts else not warnings
+        assert facts in warnings if facts else "differ" not in warnings
 
 
-def test_table_appended_to_a_store_adds_columns(tmp_path: Path) -> None:
+def test_new_columns_of_appended_tables_are_left_out(tmp_path: Path) -> None:
     for header in ("y,a,b", "b,c,y"):
         (tmp_path / "t.csv").write_text(f"{header}\n1,2,3\n0,1,2\n")
         is_more = header != "y,a,b"
         split(tmp_path / "t.csv", tmp_path / "t.sbm", append=is_more, new_labels=is_more)
     record = names_of(read_manifest(tmp_path / "t.sbm"))
     assert record is not None
-    assert record["columns"] == ["a", "b", "c"]
+    assert [column["name"] for column in record["columns"]] == ["a", "b"]
 
 
 def test_names_need_a_model_with_names(tmp_path: Path) -> None:
@@ -238,35 +258,39 @@ def test_names_need_a_model_with_names(tmp_path: Path) -> None:
         sbm.predict(model, path)
     with pytest.raises(SettingsError, match=r"a\.csv is csv, .*LIBSVM"):
         sbm.stream(path, tmp_path / "a.model")
-    good = {"hash_bits": 9, "label": None, "categorical": []}
-    assert InputOptions().following(good, "a").hash_bits == 9
-    bad = [{"hash_bits": 0}, {"hash_bits": 33}, {"hash_bits": True}, {"label": 1},
-           {"categorical": [1]}, {"categorical": None}]  # fmt: skip
+    assert InputOptions().following(Naming({"hash_bits": 9}), "a").hash_bits == 9
+    column = {"name": "a", "kind": "number"}
+    bad = [
+        {"hash_bits": 0},
+        {"hash_bits": 33},
+        {"hash_bits": True},
+        {"columns": 1},
+        {"columns": [1]},
+        {"columns": [column, column]},
+        {"columns": [{**column, "size": -1}]},
+        {"columns": [{**column, "kind": "x"}]},
+        {"columns": [{**column, "name": 1}]},
+        {"columns": [column], "label": 1},
+        {"columns": [], "dialect": {"quote": ""}},
+    ]
     for wrong in bad:
-        with pytest.raises(SettingsError, match="options in a are invalid"):
-            InputOptions().following({**good, **wrong}, "a")
+        with pytest.raises(SettingsError, match="in a are invalid"):
+            InputOptions().following(Naming(wrong), "a")
 
 
 # ----------------------------------------------------------------------------------------- tables
 
 
-def slow_table(table: list[list[str]], text: tuple[str, ...] = ()) -> list[Row]:
-    """The rows of a table with a column y, cell by cell; values as float64."""
+def slow_table(table: list[list[str]]) -> list[tuple[float, dict[str, float]]]:
+    """The rows of a table with a column y and words, cell by cell."""
     header, *records = table
     rows = []
     for record in records:
-        features: dict[int, float] = defaultdict(float)
-        for name, cell in zip(header, record, strict=True):
-            number = None
-            if name not in text and re.fullmatch(r"[-+.eE0-9\s]+", cell, re.ASCII):
-                try:
-                    number = float(cell)
-                except ValueError:
-                    number = None
-            value = 1.0 if number is None else number
-            if name != "y" and cell.strip() and value:
-                features[identity(name if number is not None else f"{name}={cell}")] += value
-        rows.append((float(record[header.index("y")]), tuple(sorted(features.items()))))
+        cells = dict(zip(header, record, strict=True))
+        label = float(cells.pop("y"))
+        is_blank = {name: not cell.strip(" \t\n\r\f\v") for name, cell in cells.items()}
+        names = [f"{n}={'(missing)' if is_blank[n] else cell}" for n, cell in cells.items()]
+        rows.append((label, dict.fromkeys(names, 1.0)))
     return rows
 
 
@@ -281,10 +305,12 @@ CELLS = st.one_of(
 @st.composite
 def tables(draw: st.DrawFn) -> list[list[str]]:
     header = draw(st.lists(WORDS.filter(bool), unique=True, max_size=4))
-    header = [name for name in header if name not in ("label", "y", "target")]
+    header = [name for name in header if name not in ("label", "y", "target") and "=" not in name]
     header.insert(draw(st.integers(0, len(header))), "y")
     n = draw(st.integers(1, 12))
-    return [header, *(["1" if name == "y" else draw(CELLS) for name in header] for _ in range(n))]
+    first = ["1" if name == "y" else "w0" for name in header]  # so that columns hold words
+    rows = (["1" if name == "y" else draw(CELLS) for name in header] for _ in range(n))
+    return [header, first, *rows]
 
 
 @given(
@@ -293,20 +319,22 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
 )  # fmt: skip
 def test_tables_of_csv_module_round_trip(
     tmp_path_factory: pytest.TempPathFactory, table: list[list[str]], ending: str, end: str,
-    quoting: int, cells: int, all_text: bool,
+    quoting: int, cells: int, in_pieces: bool,
 ) -> None:  # fmt: skip
     file = io.StringIO()
     delimiter = "\t" if ending == "tsv" else ","
     writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=quoting)
     writer.writerows(table)
     data = file.getvalue().encode("utf-8", "surrogateescape")
-    text = tuple(name for name in table[0] if name != "y") if all_text else ()
     with pytest.MonkeyPatch.context() as context:
-        patch(context, "table._CELLS", cells)
+        patch(context, "tables._CELLS", cells)
+        if in_pieces:
+            patch(context, "delimited.PIECE", 8)
         path = tmp_path_factory.mktemp("tables") / f"a.{ending}"
-        data = gzip.compress(data) if path.suffix == ".gz" else data
-        ours = rows_in(path, data, dtype="float64", categorical=text)
-    assert_close(ours, slow_table(table, text))
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+        text = [name for name in table[0] if name != "y"]
+        ours = features_of(path, path.parent, label="y", column=dict.fromkeys(text, "category"))
+    assert ours == [row for _, row in slow_table(table)]
 
 
 def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -> None:
@@ -317,14 +345,6 @@ def assert_close(ours: list[Row], theirs: list[Row], tolerance: float = 1e-12) -
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def test_table_equals_equivalent_vw_text(tmp_path: Path) -> None:
-    table = 'age,colour,7,y\n33,"dark_red",2,1\n,blue,,-1\n0,5,x,1\n'
-    text = "1 | age:33 colour=dark_red 7:2\n-1 | colour=blue\n1 | colour:5 7=x\n"
-    rows = rows_in(tmp_path / "a.csv", "\ufeff" + table)
-    assert rows == rows_in(tmp_path / "a.vw", text)
-    assert (7, 2.0) in rows[0][1], "a name of digits is a number"
-
-
 @pytest.mark.parametrize(
     ("header", "label", "column"),
     [("a,label", None, 1), ("y,a", None, 0), ("a,target", None, 1), ("y,z", "z", 1)],
@@ -332,8 +352,8 @@ def test_table_equals_equivalent_vw_text(tmp_path: Path) -> None:
 def test_label_column_is_found_by_name(
     header: str, label: str | None, column: int, tmp_path: Path
 ) -> None:
-    other, values = header.split(",")[1 - column], [3.0, 5.0]
-    expected = [(values[column], ((identity(other), values[1 - column]),))]
+    values = [3.0, 5.0]
+    expected = [(values[column], ((1, values[1 - column]),))]
     assert rows_in(tmp_path / "a.csv", f"{header}\n3,5\n", label=label) == expected
 
 
@@ -352,13 +372,12 @@ REFUSED_TABLES = [
     ("y,b\n1,2\n1\n", {}, ":3: found 1 cells.* 2"),
     ("y,b\n1,2\nx,2\n", {}, ":3: found 'x' .*label"),
     ("y,b\n1,2\n,2\n", {}, ":3: found '' .*label"),
-    ("y,b\n1,2\n%s,2\n" % ("x" * 41), {}, f":3: found '{'x' * 37}\\.\\.\\.' "),
+    ("y,b\n1,2\n%s,2\n" % ("x" * 41), {}, ":3: found 'x+\\.\\.\\.x+' "),
     ("y,b\nnan,2\n", {}, ":2: found 'nan' .*finite"),
     ("y,b\n1e999,2\n", {}, ":2: found '1e999' .*finite"),
-    ("y,b\n1,1e39\n", {}, ":2: found 1e39 in column b, too large"),
+    ("y,b\n1,1e39\n", {}, r":2: found 1e\+39 in column b, too large"),
     ('y,b\n1,"a\nb"\n1,"a" b\n', {}, ":4: .*quotes"),
     ('y,b\n1,"a\n1,2\n', {}, ":2: .*quotes"),
-    ("y,b\n1,2\n1," + "a" * 140_000, {}, ":3: .*131072"),
     ("", {}, "no rows"),
     ("y,b\n", {}, "no rows"),
     (gzip.compress(b"y,b\n1,2\n", mtime=0), {}, "found gzip data"),
@@ -377,17 +396,20 @@ def test_invalid_table_is_reported_with_line(
 def test_invalid_table_rows_can_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,b\n1,2\nx,2\n1\n-1,1e99\n-1,4\n")
     report = split(tmp_path / "a.csv", tmp_path / "a.sbm", on_error="skip", **IN_TURN)
-    b = identity("b")
-    assert in_order(tmp_path / "a.sbm") == [(1.0, ((b, 2.0),)), (-1.0, ((b, 4.0),))]
+    assert in_order(tmp_path / "a.sbm") == [(1.0, ((1, 2.0),)), (-1.0, ((1, 4.0),))]
     assert [p.split(": ")[0].rsplit(":", 1)[1] for p in report["problems"]] == ["3", "4", "5"]
 
 
-@pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 "), (90, "longer than 80 .*--mem")])
+@pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 col"), (90, "longer .*--mem")])
 def test_rows_larger_than_memory_are_rejected(cells: int, facts: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y" + "".join(f",{k}" for k in range(1, cells)))
-    source = Source(str(tmp_path / "a.csv"), options=InputOptions(hash_bits=9))
-    with pytest.raises(DataError, match=facts):
-        list(read_table(source, "float32", 10))
+    source = Source(str(tmp_path / "a.csv"), format="csv", options=InputOptions())
+    read = INPUT_FORMATS["csv"].read
+    assert read is not None
+    with pytest.MonkeyPatch.context() as context:
+        patch(context, "delimited.PIECE", 64)
+        with pytest.raises(DataError, match=facts):
+            list(read(source, "float32", 10))
 
 
 # -------------------------------------------------------------------------- Vowpal Wabbit's text
@@ -490,13 +512,13 @@ def test_shortest_vw_names_fit() -> None:
 
 @pytest.mark.parametrize("name", ["a.svm", "a.svm.gz", "a.vw", "a.csv"])
 def test_byte_order_mark_is_skipped(name: str, tmp_path: Path) -> None:
-    text = {"a.vw": "1 | 5:1\n", "a.csv": "y,5\n1,1\n"}.get(name, "1 5:1\n").encode("utf-8-sig")
+    text = {"a.vw": "1 | 1:1\n", "a.csv": "y,5\n1,1\n"}.get(name, "1 1:1\n").encode("utf-8-sig")
     assert rows_in(tmp_path / name, gzip.compress(text) if ".gz" in name else text) == [
-        (1.0, ((5, 1.0),))
+        (1.0, ((1, 1.0),))
     ]
 
 
-@pytest.mark.parametrize(("cells", "facts"), [("y;a;b", "';'.*commas"), ("y\ta", "--format tsv")])
+@pytest.mark.parametrize(("cells", "facts"), [("y;a;b", "--sep ';'"), ("y\ta", "--format tsv")])
 def test_other_delimiters_are_reported(cells: str, facts: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"{cells}\n")

@@ -357,7 +357,7 @@ BINARY = [*LOSSES[:-1], {"loss": "log_loss", "intercept": True}]
 
 @pytest.mark.long
 @pytest.mark.parametrize("settings", BINARY, ids=str)
-@pytest.mark.parametrize("labels", [["high", "low"], [0, 1], [1, -1], ["False", "True"]], ids=str)
+@pytest.mark.parametrize("labels", [["high", "low"], [0, 1], [1, -1], ["fail", "pass"]], ids=str)
 def test_positive_label_turns_decision_values(place, labels, settings):
     table = isinstance(labels[0], str)
     data = write("t.csv" if table else "t.svm", labels, n=200, table=table)

@@ -16,6 +16,8 @@ from inside import (
     TAIL,
     InputOptions,
     LiveFile,
+    Names,
+    Naming,
     ParsedText,
     Patience,
     Source,
@@ -203,6 +205,8 @@ def test_no_source_is_opened_after_a_stop(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------- predictions as rows arrive
 
+TABLE = {"label": "y", "columns": [{"name": "a", "kind": "number"}]}
+
 
 @pytest.mark.parametrize(
     ("kind", "options", "rows", "answers"),
@@ -215,10 +219,11 @@ def test_no_source_is_opened_after_a_stop(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_rows_of_a_pipe_are_answered_as_they_arrive(tmp_path, kind, options, rows, answers):
-    record = {"hash_bits": 22, "label": "y", "categorical": [], "exclude": []}
-    ids = np.array([1]) if kind == "libsvm" else hash_names([b"a"], 22)
-    info = {"loss": "log_loss", **({} if kind == "libsvm" else {"names": record})}
-    model = sbm.Model(ids, np.ones((1, 1)), [-1.0, 1.0], info=info)
+    record = {"vw": {"hash_bits": 22}, "csv": TABLE}.get(kind)
+    ids = hash_names([b"a"], 22) if kind == "vw" else np.array([1])
+    info = {"loss": "log_loss", **({} if record is None else {"names": record})}
+    names = Names.of([b"a"]) if kind == "csv" else None
+    model = sbm.Model(ids, np.ones((1, 1)), [-1.0, 1.0], info=info, names=names)
     coming, going = tmp_path / "in", tmp_path / "out"
     os.mkfifo(coming)
     os.mkfifo(going)
@@ -257,7 +262,7 @@ def test_bad_row_of_a_pipe_comes_after_the_answers_before_it(tmp_path):
 
 def test_table_of_a_pipe_can_be_abandoned(tmp_path):
     os.mkfifo(tmp_path / "in")
-    options = InputOptions(format="csv", names=None)
+    options = InputOptions(format="csv").following(Naming(TABLE), "the model")
     with ThreadPoolExecutor(1) as pool, open_both_ways(tmp_path / "in") as feed:
         feed.write(b"y,a\n1,2\n")
         source = open_inputs([tmp_path / "in"], options)

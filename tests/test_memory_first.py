@@ -200,7 +200,7 @@ def _packed_and_plain(folder: Path) -> tuple[Any, dict[str, Any]]:
 def _csv(folder: Path) -> tuple[Any, dict[str, Any]]:
     lines = [f"{k % 2},{k % 7},{'abc'[k % 3]},{k}" for k in range(120)]
     (folder / "in.csv").write_text("\n".join(["p,q,r,s", *lines]))
-    return folder / "in.csv", {"label": "p", "categorical": ["s"], "hash_bits": 9}
+    return folder / "in.csv", {"label": "p", "categorical": ["s"]}
 
 
 def _vw(folder: Path) -> tuple[Any, dict[str, Any]]:

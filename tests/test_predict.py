@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from inside import Model, Progress, cli, format_number, load, patch
+from inside import Model, Names, Progress, cli, format_number, load, patch
 from inside import store_blocks_module as blocks
 
 import sbm
@@ -462,7 +462,7 @@ def write_unlabelled(kind, with_some):
     elif kind in ("csv", "tsv"):
         rows = ["1,2", "1,", ",1", "1,1"]
         if with_some:
-            rows = ["1,2,y", "1,,1", ",1, ? ", "1,1,"]
+            rows = ["1,2,label", "1,,1", ",1, ? ", "1,1,"]
         Path(name).write_text("\n".join(rows).replace(",", "," if kind == "csv" else "\t") + "\n")
     elif kind == "npz":
         more = {"y": np.array([1, np.nan, np.nan])} if with_some else {}
@@ -478,9 +478,12 @@ def write_unlabelled(kind, with_some):
 
 @pytest.mark.parametrize("kind", ["svm", "vw", "csv", "tsv", "npz", "parquet"])
 def test_rows_without_labels_are_predicted(here, kind):
-    names = {"hash_bits": 22, "label": None, "text": []}
-    info = {"names": names} if kind in ("vw", "csv", "tsv") else {}
-    model = Model(np.array([1, 2]), np.array([[1.0], [-2]]), [-1.0, 1.0], info=info)
+    columns = [{"name": name, "kind": "number"} for name in ("1", "2")]
+    table = {"names": {"label": "label", "columns": columns}}
+    info = {"vw": {"names": {"hash_bits": 22}}, "csv": table, "tsv": table}.get(kind, {})
+    names = Names.of([b"1", b"2"]) if info is table else None
+    ids, weights = np.array([1, 2]), np.array([[1.0], [-2]])
+    model = Model(ids, weights, [-1.0, 1.0], info=info, names=names)
     for with_some in (False, True):
         name = write_unlabelled(kind, with_some)
         report = sbm.predict(model, name, "out.txt")
@@ -498,9 +501,12 @@ def test_ignored_labels_need_not_be_numbers(here):
     Path("t.svm").write_text("yes 1:1\n-inf 1:-1\n1 1:1\n")
     Path("t.vw").write_text("what is 1 this| 1:1\n| 1:-1\n1| 1:1\n")
     Path("t.csv").write_text("label,1\nyes,1\n-inf,-1\n1,1\n")
-    info = {"names": {"hash_bits": 22, "label": None, "text": []}}
-    for name, more in (("t.svm", {}), ("t.vw", info), ("t.csv", info)):
-        Model(np.array([1]), np.array([[1.0]]), [-1.0, 1.0], info=more).save("m.model")
+    vw = {"names": {"hash_bits": 22}}
+    table = {"names": {"label": "label", "columns": [{"name": "1", "kind": "number"}]}}
+    for name, more in (("t.svm", {}), ("t.vw", vw), ("t.csv", table)):
+        names = Names.of([b"1"]) if more is table else None
+        ids, weights = np.array([1]), np.array([[1.0]])
+        Model(ids, weights, [-1.0, 1.0], info=more, names=names).save("m.model")
         result = CliRunner().invoke(cli, ["predict", "m.model", name, "--no-labels", "-o", "o"])
         assert (result.exit_code, lines_of("o")) == (0, ["1", "-1", "1"])
         assert "accuracy" not in result.output

@@ -86,7 +86,8 @@ names = sorted(weights)
 def cell(row: dict, name: str) -> float:
     """Return the value of a feature such as age or job=pilot."""
     column, _, word = name.partition("=")
-    return float(row[column] == word) if word else row[column] or 0.0
+    value = row[column]
+    return float(("(missing)" if value is None else value) == word) if word else value or 0.0
 
 
 rows = new.drop_columns(["income"]).to_pylist()

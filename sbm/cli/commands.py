@@ -72,12 +72,13 @@ _READING = {
     "on_error": ON_ERROR,
     "min_count": click.option(
         "--min-count", type=int, default=1, metavar="N",
-        help="Drop features that fewer than N rows have; reads the input twice.  [default: 1]",
+        help="Drop features that fewer than N rows have; rare words of a table become "
+        "COLUMN=(rare). Reads the input twice.  [default: 1]",
     ),
     "format": INPUT_FORMAT,
     "hash_bits": click.option(
         "--hash-bits", type=int, metavar="B",
-        help="Number of bits of hashed feature names.  [default: 22]",
+        help="Number of bits of hashed feature names of VW text.  [default: 22]",
     ),
     "label": click.option(
         "--label", metavar="COLUMN",
@@ -85,14 +86,38 @@ _READING = {
     ),
     "categorical": click.option(
         "--categorical", multiple=True, metavar="COLUMN",
-        help="Column of a table whose cells are always words; may be repeated.",
+        help="Column of a table whose cells are always words; a name, a list, or a pattern; may be "
+        "repeated.",
     ),
     "weight": click.option(
         "--weight", metavar="COLUMN", help="Column of a table that holds the weight of each row."
     ),
     "exclude": click.option(
         "--exclude", multiple=True, metavar="COLUMN",
-        help="Column of a table to leave out; may be repeated.",
+        help="Column of a table to leave out; a name, a list, or a pattern; may be repeated.",
+    ),
+    "column": click.option(
+        "--column", multiple=True, metavar="COLUMN=KIND",
+        help="Kind of a column: number, flag, category, date, words, ids, vector, ignored, label "
+        "or weight; may be repeated.  [default: as sbm columns shows]",
+    ),
+    "columns": click.option(
+        "--columns", type=PATH, metavar="FILE", help="TOML file of kinds, as sbm columns writes it."
+    ),
+    "header": click.option(
+        "--header/--no-header", default=True,
+        help="Whether the first line of CSV has the names; else columns are 1, 2, 3.",
+    ),
+    "sep": click.option("--sep", metavar="C", help="Separator of cells.  [default: , or a tab]"),
+    "quote": click.option(
+        "--quote", metavar="C", default='"', help='Quote around cells.  [default: "]'
+    ),
+    "decimal": click.option(
+        "--decimal", type=Choice([".", ","]),
+        help="Decimal separator.  [default: found out for each column]",
+    ),
+    "encoding": click.option(
+        "--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.  [default: utf-8]"
     ),
     "strict": _STRICT,
     "feature_names": click.option(
@@ -468,12 +493,10 @@ def stream(
     _tell_the_end(report, terminal)
 
 
-def _names_of(
-    inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any]
-) -> dict[str, Any] | None:
+def _names_of(inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any]) -> Any:
     """Return how a stream hashes names of features; None if it reads ids."""
     from sbm.inputs.formats import FORMATS, format_of, with_hash_bits
-    from sbm.inputs.parsing import InputOptions
+    from sbm.inputs.options import InputOptions, Naming
     from sbm.store.run import Run
 
     name, bits = given["format"], given["hash_bits"]
@@ -481,9 +504,9 @@ def _names_of(
         options = Run.read(Path(f"{resume}.run")).get("options", {})
         name, bits = options.get("format"), options.get("hash_bits")
     name = name or (format_of(inputs[0]).name if inputs else "libsvm")
-    if not FORMATS[name].is_hashed:
+    if not FORMATS[name].has_names:
         return None
-    return with_hash_bits(InputOptions(hash_bits=bits)).record()
+    return Naming({"hash_bits": with_hash_bits(InputOptions(hash_bits=bits)).hash_bits})
 
 
 def _in_words(report: dict[str, Any], every_class: bool) -> Any:
@@ -648,6 +671,36 @@ def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
         raise SettingsError("-o - and --json both write to standard output; give -o a file name")
     report = job(store, output, progress=terminal, **options)
     terminal.answer(report, show.cat, tell=complain if to_stdout else echo)
+
+
+@cli.command(cls=Command, example="sbm columns people.csv -o people.toml")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=FILE)
+@click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="TOML file to write.")
+@click.option("--toml", is_flag=True, help="Print TOML instead of a table.")
+@_READING["format"]
+@_READING["label"]
+@_READING["weight"]
+@_READING["categorical"]
+@_READING["exclude"]
+@_READING["column"]
+@_READING["columns"]
+@_READING["header"]
+@_READING["sep"]
+@_READING["quote"]
+@_READING["decimal"]
+@_READING["encoding"]
+def columns(
+    terminal: Terminal, inputs: tuple[str, ...], output: Path | None, toml: bool, **options: Any
+) -> None:
+    """Show what the columns of a table are read as.
+
+    Only the first 10,000 rows are read. The TOML file can be edited and given to sbm split or sbm
+    train with --columns.
+    """
+    from sbm.programs.columns import columns as job
+
+    report = job(inputs, output, progress=terminal, **options)
+    terminal.answer(report, show.columns_toml if toml else show.columns)
 
 
 @cli.command(cls=Command, example="sbm report small.model big.model -o report.html")

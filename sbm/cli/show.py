@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import count, format_label, format_number, format_size, shorten
+from sbm.units import count, format_label, format_number, format_size, list_some, shorten
 
 _LEAST_NNZ = 10_000  # nonzeros for a size of each
 _LEAST_TEXT = 1_000_000  # bytes for a speed
@@ -465,6 +465,9 @@ def _unknown(report: Report) -> Lines:
             f"{count(report['unknown_nonzeros'], 'nonzero')} of {report['nnz']:,} ({shown} %) "
             "ignored: feature ids not in the training data"
         )
+    if words := report.get("unknown_words"):
+        some = list_some([f"{name} {n:,}" for name, n in words.items()])
+        yield f"cells with words that are not in the training data: {some}"
 
 
 def _regression(report: Report, prefix: str) -> Lines:
@@ -549,6 +552,18 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
 
 
 # ------------------------------------------------------------------------- models and reports
+
+
+def columns(report: Report) -> Lines:
+    """Yield a line for each column of a table."""
+    yield from report["lines"]
+    if report["output"] is not None:
+        yield f"wrote {report['output']}"
+
+
+def columns_toml(report: Report) -> Lines:
+    """Yield the kinds of columns as TOML."""
+    yield report["toml"].rstrip("\n")
 
 
 def inspect(report: Report) -> Lines:

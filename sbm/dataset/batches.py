@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,32 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.engine.kernels import CSV_AND_VW, IDS, READ_TEXT, STORE, prepare, types_of_dtype
+from sbm.engine.kernels import (
+    IDS,
+    NAMES,
+    READ_TEXT,
+    STORE,
+    TABLES,
+    prepare,
+    types_of_dtype,
+)
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
-from sbm.inputs.formats import check_headers, convert_inputs, names_record, open_inputs
+from sbm.inputs.columns.kinds import Asked, Dialect
+from sbm.inputs.columns.state import Columns
+from sbm.inputs.formats import (
+    check_headers,
+    check_names,
+    convert_inputs,
+    is_table,
+    names_record,
+    open_inputs,
+)
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.parsing import InputOptions, ParsedText
+from sbm.inputs.options import InputOptions, Naming
+from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import Source
 from sbm.models.metrics import (
     BinaryMetrics,
@@ -203,7 +221,7 @@ def require_input(data: str | Path) -> None:
 
 def check_input(
     data: str | Path,
-    names: Mapping[str, Any] | None,
+    names: Naming | None,
     words: LabelWords,
     progress: Progress,
     strict: bool = False,
@@ -213,8 +231,8 @@ def check_input(
     Parameters
     ----------
     data : str or Path
-    names : mapping or None
-        Options for feature names; see `names_record`.
+    names : Naming or None
+        How features are named.
     words : LabelWords
         How labels become numbers.
     progress : Progress
@@ -242,7 +260,7 @@ def check_input(
 
 def sources_of(
     data: str | Path,
-    names: object,
+    names: Naming | None,
     kind: str | None = None,
     labels: bool | None = True,
     words: LabelWords | None = None,
@@ -253,8 +271,8 @@ def sources_of(
 
     Parameters
     ----------
-    names : dict or None
-        Options for feature names, from the model; see `names_record`.
+    names : Naming or None
+        How the model names its features.
     kind : str, optional
         Format of `data`. Default: from its name.
     labels, strict, targets
@@ -272,16 +290,29 @@ def sources_of(
     if _is_store(data):
         return None
     words = words or LabelWords({})
-    options = InputOptions(format=kind, labels=labels, words=words, strict=strict, targets=targets)
+    columns = Columns(Asked(), Dialect(), strict)
+    options = InputOptions(kind, labels=labels, words=words, targets=targets, table=columns)
     if names is not None:
-        options = options.following(names if isinstance(names, dict) else {}, "the model")
+        options = options.following(names, "the model")
     sources = open_inputs([data], options)
     if names is None and names_record(sources) is not None:
         raise DataError(
             f"{data} has feature names, but the model was trained on numeric ids; train a model "
             "on data with feature names"
         )
-    check_headers(sources)
+    if names is not None and names.is_of_table and sources[0].format == "vw":
+        raise DataError(
+            f"{data} has names of Vowpal Wabbit's text, but the model was trained on a table"
+        )
+    if names is not None and is_table(sources[0]) and not names.is_of_table:
+        raise DataError(
+            f"{data} is a table, but the model was trained on Vowpal Wabbit's text; train a model "
+            "on a table"
+        )
+    check_names(sources)
+    if is_table(sources[0]):
+        prepare("reading tables", TABLES, {}, Progress())
+        check_headers(sources)
     return sources
 
 
@@ -366,7 +397,7 @@ def prepare_batches(
     else:
         reading, dtype = READ_TEXT, "float64"
         if names_record(sources):
-            reading += CSV_AND_VW
+            reading += TABLES if is_table(sources[0]) else NAMES
     prepare(what, reading + kernels, types_of_dtype(dtype), progress)
 
 

@@ -17,7 +17,8 @@ from sbm.dataset.options import SplitOptions, check_ids
 from sbm.engine.machine import interpreter_bytes
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
-from sbm.inputs.formats import convert_inputs
+from sbm.inputs.columns.words import WordTable
+from sbm.inputs.formats import convert_inputs, is_table
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable, NewNames
 from sbm.inputs.parsing import ParsedText
@@ -36,7 +37,7 @@ class FeatureCounter:
     ----------
     ids : IdTable
         With `append`, the ids of the store, which are kept however few new rows have them.
-    names : NameTable, optional
+    names : NameTable or WordTable, optional
         Receives the names of features.
 
     Attributes
@@ -46,7 +47,9 @@ class FeatureCounter:
         Totals so far.
     """
 
-    def __init__(self, ids: IdTable, options: SplitOptions, names: NameTable | None = None) -> None:
+    def __init__(
+        self, ids: IdTable, options: SplitOptions, names: NameTable | WordTable | None = None
+    ) -> None:
         self.ids, self._names = ids, names
         self._n_known = len(ids)
         self._options = options
@@ -74,8 +77,11 @@ class FeatureCounter:
         """
         frequent = self._counts[: len(self.ids)] >= self._options.min_count
         frequent[: self._n_known] = True
+        rare = self.ids.keys[~frequent]
         self.ids.keep(frequent)
-        return int(np.count_nonzero(~frequent))
+        if isinstance(self._names, WordTable):
+            self.ids.intern(self._names.forget(rare))
+        return len(rare)
 
 
 @dataclass(frozen=True)
@@ -192,15 +198,16 @@ class CodedText:
         )  # fmt: skip
 
 
-def add_names(names: NameTable | None, text: CodedText) -> None:
+def add_names(names: NameTable | WordTable | None, text: CodedText) -> None:
     """Add the names of new features to a table. Call in the order of the text."""
-    if names is not None and text.names is not None:
+    if isinstance(names, NameTable) and text.names is not None:
         names.add(*text.names)
 
 
-def names_of_features(sources: Sequence[Source]) -> NameTable | None:
+def names_of_features(sources: Sequence[Source]) -> NameTable | WordTable | None:
     """Return the table that receives the names of features; None if they are not kept."""
-    return sources[0].options.names
+    options = sources[0].options
+    return options.table.words if is_table(sources[0]) else options.names
 
 
 class Labels:
@@ -310,6 +317,7 @@ def read_sources(
     KeyboardInterrupt
         `is_stopped` returned true.
     """
+    sources[0].options.table.restart()
     known = all(s.size for s in sources)
     total = sum(s.size for s in sources)
     progress.start(what, total if known else None)

@@ -19,6 +19,7 @@ from sbm.dataset.options import (
 )
 from sbm.engine.memory import AUTO_BLOCKS
 from sbm.errors import DataError, SettingsError, StoreError
+from sbm.inputs.columns.words import WordTable
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import NameTable
 from sbm.plain import dataclass
@@ -215,7 +216,7 @@ class Dealer:
         largest: tuple[int, int] | None = None,
         decoded: DecodedChunks | None = None,
         is_kept: bool = True,
-        names: NameTable | None = None,
+        names: NameTable | WordTable | None = None,
     ) -> None:
         self.names, self.weight = names, WeightTotal()
         self._decoded, self._is_kept = decoded, is_kept

@@ -39,9 +39,11 @@ from sbm.dataset.destination import new_store, scratch
 from sbm.dataset.newlabels import NewLabels, look_like_targets
 from sbm.dataset.options import ReadOptions, SplitOptions
 from sbm.dataset.sources import (
+    columns_seen,
     find_sources,
     refuse_known_sources,
     refuse_skipped,
+    table_notes,
 )
 from sbm.engine import kernels
 from sbm.engine.machine import (
@@ -56,6 +58,8 @@ from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 from sbm.inputs.formats import (
     FORMATS,
     check_headers,
+    check_names,
+    is_table,
     names_format,
     names_record,
     plain_name,
@@ -63,7 +67,7 @@ from sbm.inputs.formats import (
 )
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
-from sbm.inputs.text import Source, expand_names
+from sbm.inputs.text import PIECE, Source, expand_names
 from sbm.inputs.urls import is_remote
 from sbm.losses import LOSSES
 from sbm.plain import dataclass
@@ -156,7 +160,7 @@ def read_rows(
     loss, task = LOSSES[settings.loss], settings.problem
     are_targets, mem, limit = task != "classification", settings.mem_bytes, system_limit()
     how = reading.input_options(mem, are_targets)
-    if task == "regression" and not reading.categorical:
+    if task == "regression":
         advice = "use a loss for classification"
         how = replace(how, words=LabelWords({}, f"targets of {loss.name}", advice))
     sources, _ = find_sources(inputs, model, False, how, reading.name)
@@ -241,10 +245,16 @@ def prepare(
     if options.min_count > 1:
         refuse_once_only(sources)
     return_freed_memory()
-    check_headers(sources)
+    largest_row = max(PIECE, (options.mem - interpreter_bytes()) // 12) // 8
+    check_names(sources, largest_row)
+    if any(map(is_table, sources)):
+        kernels.prepare("reading tables", kernels.TABLES, {}, progress)
+        check_headers(sources, largest_row)
+    for line in columns_seen(sources):
+        progress.stage(line)
     wanted: tuple[str, ...] = kernels.READ_TEXT
     if names_record(sources) is not None:
-        wanted += kernels.CSV_AND_VW
+        wanted += kernels.NAMES
     size = sum(source.size if source.size else math.inf for source in sources)
     if room is None or _EXPANSION * size > room:
         wanted += kernels.STORE
@@ -358,6 +368,10 @@ class Filling:
                 refuse_changed_sources(sources, counted)
             refuse_known_sources(sources, manifest, self.target, self.force)
             refuse_skipped(sources)
+            for line in columns_seen(sources):  # of a pipe
+                progress.stage(line)
+            for note in table_notes(sources):
+                progress.stage(f"warning: {note}")
             if changed := next((s.changed for s in sources if s.changed), ""):
                 progress.stage(changed)
             return _Dealt(dealer, *dealer.finish(), counted)

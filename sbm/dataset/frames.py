@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sbm.dataset.sources import other_columns
+from sbm.dataset.sources import naming_of_model, table_notes
 from sbm.errors import DataError, SettingsError
-from sbm.inputs.parsing import InputOptions
+from sbm.inputs.options import InputOptions
 from sbm.models.model import FRAMES, Model
 
 __all__ = ["Model", "matrix_of"]
@@ -38,14 +38,20 @@ def matrix_of(model: Model, frame: Any) -> Any:
             "the model was trained on feature ids, but the data has column names; pass a matrix "
             "whose column k is feature id k"
         )
-    options = InputOptions(labels=False).following(record, "the model")
-    from sbm.inputs.arrow import frame_source, read_arrow
+    naming = naming_of_model(model)
+    if naming is None or not naming.is_of_table:
+        raise SettingsError(
+            "the model was trained on Vowpal Wabbit's text; give sbm.predict such text"
+        )
+    options = InputOptions(labels=False).following(naming, "the model")
+    from sbm.inputs.arrow import frame_source
+    from sbm.inputs.formats import read_frame
     from sbm.inputs.matrices import read_rows
 
     source = frame_source(frame, "the table", options)
     ids = [np.empty(0, np.int64)]
     values, lengths = [np.empty(0)], [np.zeros(1, np.int64)]
-    for piece in read_rows(read_arrow, source, dtype="float64"):
+    for piece in read_rows(read_frame, source, dtype="float64"):
         if piece.problems:
             raise DataError(piece.problems[0])
         rows = piece.parsed
@@ -54,7 +60,7 @@ def matrix_of(model: Model, frame: Any) -> Any:
             np.ones(len(rows.ids)) if rows.values is None else np.asarray(rows.values, np.float64)
         )
         lengths.append(np.diff(rows.indptr))
-    for warning in other_columns([source]):
+    for warning in table_notes([source]):
         warnings.warn(warning, stacklevel=4)
     columns = np.concatenate(ids)
     shape = (sum(map(len, lengths)) - 1, int(columns.max(initial=0)) + 1)

@@ -1,6 +1,6 @@
 """Options of a split, their checks and the memory plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -10,9 +10,12 @@ from sbm.engine.machine import interpreter_bytes, smaller
 from sbm.engine.memory import Budget
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, require_number
+from sbm.inputs.columns.kinds import Asked, Dialect
+from sbm.inputs.columns.state import Columns
+from sbm.inputs.columns.words import WordTable
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
-from sbm.inputs.parsing import InputOptions
+from sbm.inputs.options import InputOptions
 from sbm.inputs.text import PIECE
 from sbm.settings import nearest
 from sbm.units import format_size
@@ -138,6 +141,13 @@ class ReadKeywords(TypedDict, total=False):
     categorical: Sequence[str] | None
     weight: str | None
     exclude: Sequence[str]
+    column: Mapping[str, str] | Sequence[str]
+    columns: str | Path | None
+    header: bool
+    sep: str | None
+    quote: str
+    decimal: str | None
+    encoding: str | None
     feature_names: str | Path | Sequence[str] | None
     names: bool
     name: str
@@ -157,23 +167,39 @@ class ReadOptions:
         Type of stored values. ``auto`` is float32; when rows are added to a store, its type. Values
         that are all 1 take no space.
     min_count : int
-        Drop features that fewer rows have. Rows that lose all features stay. When rows are added to
-        a store, only these count, and features of the store stay.
+        Drop features that fewer rows have. Rare words of a table become ``column=(rare)``. Rows
+        that lose all features stay. When rows are added to a store, only these count, and features
+        of the store stay.
     on_error : {"fail", "skip"}
         What to do with a malformed line, or a row with numbers that are not finite.
     format : str, optional
         A key of `sbm.inputs.formats.FORMATS`. Default: from the file name, else LIBSVM text.
     hash_bits : int, optional
-        Number of bits of hashed feature names. Default: 22; when rows are added to a store, that of
-        the store.
+        Number of bits of hashed feature names of VW text. Default: 22; when rows are added to a
+        store, that of the store.
     label : str, optional
         Column of the labels in a table.
     categorical : sequence of str, optional
-        Columns of a table whose cells are always words, even if they look like numbers.
+        Columns of a table whose cells are always words, even if they look like numbers; names,
+        lists with commas, or patterns. The same as kind ``category`` in `column`.
     weight : str, optional
         Column of a table that holds the weight of each row, a factor of its cost.
     exclude : sequence of str
-        Columns of a table to leave out.
+        Columns of a table to leave out; as `categorical`.
+    column : dict of str to str, or sequence of str
+        Kinds of columns, ``{"zip": "category"}`` or ``["zip=category"]``. Names may be lists or
+        patterns. The kinds are the keys of `sbm.inputs.columns.kinds.KINDS`.
+    columns : str or Path, optional
+        A TOML file of kinds, as `sbm.columns` writes it.
+    header : bool
+        Whether the first line of CSV and TSV has the names of the columns; else they are 1, 2, 3.
+    sep, quote : str
+        The character between cells of CSV and TSV, and the one around cells that contain it.
+        Default: that of the format, and ``"``.
+    decimal : {".", ","}, optional
+        Decimal separator of numbers that are text. Default: found out for each column.
+    encoding : str, optional
+        Encoding of CSV and TSV. Default: UTF-8, or that of the byte order mark.
     feature_names : str, Path or sequence of str, optional
         A file of lines ``ID NAME``, or the names of the columns of X. Default: the names in the
         data, if it has any.
@@ -199,6 +225,13 @@ class ReadOptions:
     categorical: Sequence[str] | None = None
     weight: str | None = None
     exclude: Sequence[str] = ()
+    column: Mapping[str, str] | Sequence[str] = ()
+    columns: str | Path | None = None
+    header: bool = True
+    sep: str | None = None
+    quote: str = '"'
+    decimal: str | None = None
+    encoding: str | None = None
     feature_names: str | Path | Sequence[str] | None = None
     names: bool = True
     name: str = "arrays"
@@ -241,11 +274,14 @@ class ReadOptions:
                     what = f"names of about {round(len(table) / share):,} features"
                     items = {"interpreter": interpreter_bytes(), what: int(table.nbytes / share)}
                     replace(budget, items=items).check(f", or leave out {self.feature_names}")
-        categorical = None if self.categorical is None else tuple(self.categorical)
+        asked = Asked.of(
+            self.label, self.weight, self.categorical or (), self.exclude, self.column,
+            self.columns,
+        )  # fmt: skip
+        dialect = Dialect(self.sep, self.quote, self.decimal, self.encoding, self.header)
         return InputOptions(
-            self.format, self.hash_bits, self.label, categorical, self.weight,
-            tuple(self.exclude), targets=targets, names=table, words=LabelWords(),
-            strict=self.strict,
+            self.format, self.hash_bits, targets=targets, names=table, words=LabelWords(),
+            table=Columns(asked, dialect, self.strict),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:
@@ -262,7 +298,7 @@ def batch_bytes(mem: int) -> int:
     return min(LARGEST_BATCH, (mem - interpreter_bytes()) // 6)
 
 
-def room_for_rows(ids: IdTable, options: SplitOptions, names: NameTable | None) -> int:
+def room_for_rows(ids: IdTable, options: SplitOptions, names: NameTable | WordTable | None) -> int:
     """Return the bytes that decoded rows may take while text is read."""
     text = (options.threads + 2) * PIECE_BYTES
     tables = ids.nbytes + (0 if names is None else names.nbytes)
@@ -270,8 +306,9 @@ def room_for_rows(ids: IdTable, options: SplitOptions, names: NameTable | None) 
 
 
 def check_ids(
-    ids: IdTable, options: SplitOptions, count_bytes: int = 0, names: NameTable | None = None
-) -> None:
+    ids: IdTable, options: SplitOptions, count_bytes: int = 0,
+    names: NameTable | WordTable | None = None,
+) -> None:  # fmt: skip
     """Check that the ids, `count_bytes` for their counts, and the names fit with the batches.
 
     While features are counted there are no batches, but their memory stays reserved: a table that
@@ -291,4 +328,5 @@ def check_ids(
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
         f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip
-    Budget(options.mem, options.task, items).check(", or --no-names" if has_names else "")
+    can_do_without = has_names and isinstance(names, NameTable)
+    Budget(options.mem, options.task, items).check(", or --no-names" if can_do_without else "")

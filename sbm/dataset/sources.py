@@ -6,14 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbm.errors import DataError, SettingsError, StoreError, require_path
-from sbm.inputs.formats import LIBSVM, is_frame, open_inputs, with_hash_bits
-from sbm.inputs.nametable import LabelWords
-from sbm.inputs.parsing import InputOptions
-from sbm.inputs.text import Source
-from sbm.store import blocks as store_files
+import numpy as np
 
-_OF_TABLES = ("label", "categorical", "weight", "exclude")  # options
+from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.inputs.formats import (
+    is_frame,
+    is_rows_of_frame,
+    is_table,
+    open_inputs,
+    with_hash_bits,
+)
+from sbm.inputs.nametable import LabelWords
+from sbm.inputs.options import InputOptions, Naming
+from sbm.inputs.text import Source
+from sbm.models.model import Model
+from sbm.store import blocks as store_files
 
 
 def find_sources(
@@ -39,42 +46,125 @@ def find_sources(
     SettingsError, StoreError
         The store is missing or ambiguous.
     """
-    asked = options
     if store is not None:
         require_path(store, "the store")
-    is_table = is_frame(inputs)
-    names, chunks = ([], None) if is_table else _names_or_chunks(inputs)
-    if store is None and (is_table or chunks is not None):
-        what, one = ("a table has", "table") if is_table else ("chunks have", "chunks")
+    frame = inputs if is_frame(inputs) else None
+    names, chunks = ([], None) if frame is not None else _names_or_chunks(inputs)
+    if chunks is not None and (frame := _rows_of_frame(chunks)) is not None:
+        chunks = None
+    if store is None and (frame is not None or chunks is not None):
+        what, one = ("a table has", "table") if chunks is None else ("chunks have", "chunks")
         raise SettingsError(f"{what} no file name; name the store: sbm.split({one}, S)")
     if append and store is None:
         names, store = _find_store(names)
+    before, asked_bits = None, options.hash_bits
     if append and store is not None:
         manifest = store_files.read_manifest(Path(store))
         options = replace(options, words=_words_of(manifest))
-        names_before = store_files.names_of(manifest)
-        if names_before is not None and chunks is None:
-            options = options.following(names_before, str(store))
-    if is_table:
+        before = naming_of(store_files.BlockStore(Path(store)))
+        if before is not None and chunks is None:
+            options = options.following(before, str(store), grows=True)
+    if frame is not None:
         from sbm.inputs.arrow import frame_source
 
-        return [frame_source(inputs, name, with_hash_bits(options))], store
-    if chunks is not None:
+        sources = [frame_source(frame, name, with_hash_bits(options))]
+    elif chunks is not None:
         from sbm.inputs.matrices import chunk_source
 
-        return [chunk_source(chunks, name, options)], store
-    sources = open_inputs(names, options)
-    given = [name for name in _OF_TABLES if getattr(asked, name)]
-    if given and sources and all(source.format == LIBSVM for source in sources):
-        raise SettingsError(
-            f"{given[0]} names a column of a table, but {sources[0].shown} is not a table; leave "
-            "it out, or set --format"
-        )
+        sources = [chunk_source(chunks, name, options)]
+    else:
+        sources = open_inputs(names, options)
+    if sources and all(map(is_table, sources)):
+        if asked_bits is not None:
+            raise SettingsError(
+                f"hash_bits is {asked_bits}, but features of tables are not hashed; omit "
+                "--hash-bits"
+            )
+        if options.names is None:
+            raise SettingsError("the features of a table are its names; omit --no-names")
+        if len(options.names):
+            raise SettingsError("the features of a table have names; omit --feature-names")
+    if append and store is not None and manifest["rows"]:
+        _refuse_other_features(sources, before, str(store))
+    if frame is not None or chunks is not None:
+        return sources, store
+    _refuse_options_of_tables(sources, options)
     if not sources:
         raise DataError("no input; expected files, glob patterns, or - for standard input")
     if store is None and sources[0].name == "-":
         raise SettingsError("standard input has no file name; name the store with -o")
     return sources, store
+
+
+def naming_of(store: store_files.BlockStore) -> Naming | None:
+    """Return how the features of a store are named; None if they have only ids."""
+    record = store_files.names_of(store.manifest)
+    if record is None:
+        return None
+    if "columns" not in record:
+        return Naming(record)
+    return Naming(record, store.read_names(), store.read_feature_ids())
+
+
+def naming_of_model(model: Model) -> Naming | None:
+    """Return how the features of a model are named; None if they have only ids."""
+    record = model.info.get("names")
+    if record is None:
+        return None
+    names, ids = model.names, model.ids
+    if names is not None and model.zero_names is not None:
+        names, ids = names.join(model.zero_names), np.concatenate([ids, model.zero_ids])
+    return Naming(record if isinstance(record, dict) else {}, names, ids)
+
+
+def _refuse_other_features(sources: list[Source], before: Naming | None, store: str) -> None:
+    """Raise `DataError` if a table is added to features of another kind, or the other way round."""
+    for source in sources:
+        if is_table(source) != (before is not None and before.is_of_table):
+            here, there = ("a table", "no table")
+            if not is_table(source):
+                here, there = ("not a table", "a table")
+            raise DataError(
+                f"{source.shown} is {here}, but {store} has the features of {there}; make another "
+                "store of it"
+            )
+
+
+def _refuse_options_of_tables(sources: list[Source], options: InputOptions) -> None:
+    """Raise `SettingsError` if there are options of tables, but no table."""
+    asked, dialect = options.table.asked, options.table.dialect.record()
+    given = [option for _, _, option in asked.kinds]
+    given += [name for name in ("label", "weight") if getattr(asked, name) is not None]
+    given += [{"separator": "sep", "header": "no-header"}.get(name, name) for name in dialect]
+    if given and sources and all(source.format in ("libsvm", "vw") for source in sources):
+        raise SettingsError(
+            f"--{given[0]} is for the columns of a table, but {sources[0].shown} is not a table; "
+            "leave it out, or set --format"
+        )
+
+
+def _rows_of_frame(chunks: Iterable[Any]) -> Any:
+    """Return an iterable that holds rows of a table, None if it holds other chunks."""
+    if isinstance(chunks, Sequence):
+        return chunks if chunks and is_rows_of_frame(chunks[0]) else None
+    if isinstance(chunks, _Peeked):
+        return chunks if is_rows_of_frame(chunks.first) else None
+    is_iterator = isinstance(chunks, Iterator)
+    first = None if is_iterator else next(iter(chunks), None)  # such as a data set of Hugging Face
+    return chunks if is_rows_of_frame(first) else None
+
+
+class _Peeked:
+    """An iterator of which the first item is known."""
+
+    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
+        self.first, self._all = first, itertools.chain([first], rest)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._all)
 
 
 def _words_of(manifest: dict[str, Any]) -> LabelWords:
@@ -105,7 +195,7 @@ def _names_or_chunks(
         first = list(inputs[:1])
     elif isinstance(inputs, Iterator):
         first = list(itertools.islice(inputs, 1))
-        given = itertools.chain(first, inputs)
+        given = _Peeked(first[0], inputs) if first else inputs
     else:
         return [], given
     if not first or isinstance(first[0], str | Path):
@@ -131,18 +221,38 @@ def _find_store(inputs: list[str | Path]) -> tuple[list[str | Path], Path | None
     return texts, Path(stores[0]) if stores else None
 
 
-def other_columns(sources: list[Source], those: str = "training") -> list[str]:
-    """Warn if the columns of a table differ from those of a store or a training."""
-    warnings = []
-    for source in sources:
-        known, found = source.options.usual or source.options.columns, source.columns
-        if not known or not found:
-            continue
-        from sbm.inputs.columns import different_columns
+_MOST_LINES = 40  # columns shown
 
-        if differ := different_columns(known, found):
-            warnings.append(f"columns differ from those of {those}: {differ}")
-    return warnings
+
+def columns_seen(sources: Sequence[Source]) -> list[str]:
+    """Return a line for each column of tables whose kinds were inferred, once."""
+    if not sources or not is_table(sources[0]):
+        return []
+    table = sources[0].options.table
+    if table.whose or table.is_shown or not table.columns:
+        return []
+    table.is_shown = True
+    lines = list(table.lines())
+    more = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], f"... and {more:,} more columns"] if more > 0 else lines
+
+
+def table_notes(sources: Sequence[Source]) -> list[str]:
+    """Return warnings about the columns and cells of tables that were read.
+
+    Raises `DataError` with `strict`, if a column has nothing that is known.
+    """
+    if not sources or not is_table(sources[0]):
+        return []
+    table = sources[0].options.table
+    return list(dict.fromkeys([*table.notes, *table.warnings()]))
+
+
+def unknown_words(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+    """Return for a report the number of unknown words of each column of a table."""
+    if not sources or not is_table(sources[0]):
+        return {}
+    return {"unknown_words": sources[0].options.table.unknown_words()}
 
 
 _FEW_SKIPPED = 10  # invalid rows of a source that may be skipped in any case

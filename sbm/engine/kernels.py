@@ -26,13 +26,14 @@ from sbm.solver.problem import AnyProblem
 from sbm.units import count
 
 __all__ = [
-    "CSV_AND_VW",
     "IDS",
     "JUDGE",
+    "NAMES",
     "PREDICT",
     "PREDICT_SPARSE",
     "READ_TEXT",
     "STORE",
+    "TABLES",
     "WEIGHTS",
     "Types",
     "kernels_of",
@@ -45,7 +46,8 @@ __all__ = [
 IDS = ("inputs.ids.*",)
 READ_TEXT = ("inputs.text.*", *IDS, "store.rows.gather_rows")
 WEIGHTS = ("inputs.text.parse",)
-CSV_AND_VW = ("inputs.names.*", "store.sorting.*")
+NAMES = ("inputs.names.*", "store.sorting.*")
+TABLES = ("inputs.words.*", "store.sorting.*")
 STORE = (
     "store.rows.encode_rows", "store.rows.encode_numbers", "store.rows.decode_rows",
     "store.rows.decode_numbers", "store.values.*",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sbm.errors import DataError
 from sbm.inputs.libsvm import REASONS, parse_text
 from sbm.inputs.live import Patience
+from sbm.inputs.options import InputOptions
 from sbm.inputs.packed import is_packed, window_of
-from sbm.inputs.parsing import HASH_BITS, InputOptions, ParsedText, TextParser
+from sbm.inputs.parsing import HASH_BITS, ParsedText, TextParser
 from sbm.inputs.text import LARGEST_LINE, Source, convert_sources, expand_names, one_ahead, size_of
 from sbm.inputs.urls import MEMORY as REMOTE_MEMORY
 from sbm.inputs.urls import is_remote, without_query
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
+_LARGEST_ROW = LARGEST_LINE // _BYTES_A_NONZERO
 MOST_SOURCES = 256  # with more text files, several make one source
 ARROW = ("parquet", "feather")
-_ARROW_MEMORY = 80_000_000  # bytes that pyarrow takes, without the pages of a file
+_ARROW_LIBRARY = 45_000_000  # bytes of pyarrow, as soon as it is imported
+_ARROW_MEMORY = _ARROW_LIBRARY + 55_000_000  # also of the cells that are converted at a time
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,9 @@ class Format:
     # ``read(source, dtype, largest_row)`` yields the rows of a source as `Batch`
     read: Callable[[Source, str, int], Generator[Batch]] | None = None
     reasons: tuple[str, ...] = REASONS  # error messages of the parser, by code
-    header: Callable[[Source], list[str]] | None = None  # reads the names of the columns of a table
-    is_hashed: bool = False  # whether features have names that are hashed to ids
+    # ``opener(source, largest_row)`` opens a table, which `read` then reads, too
+    opener: Callable[[Source, int], Any] | None = None
+    has_names: bool = False  # whether features have names
     has_words: bool = True  # whether labels may be words
     # whether it is read sequentially, so that pipes and compressed files work
     is_stream: bool = True
@@ -61,7 +66,7 @@ def _libsvm_parser(options: InputOptions) -> TextParser:
     return partial(parse_text, labels=options.labels, targets=options.targets)
 
 
-def _later(place: str, **options: str) -> Callable[..., Any]:
+def _later(place: str, **options: Any) -> Callable[..., Any]:
     """Return a function of this package that is imported when it is called."""
     module, _, name = place.rpartition(".")
 
@@ -71,41 +76,58 @@ def _later(place: str, **options: str) -> Callable[..., Any]:
     return call
 
 
+def _table(name: str, *endings: str, opener: Callable[..., Any], **options: Any) -> Format:
+    """Return a format of tables."""
+    read = _later("tables.read_table", opener=opener)
+    return Format(
+        name, endings, read=read, opener=opener, has_names=True, memory=_ARROW_MEMORY, **options
+    )
+
+
 LIBSVM = "libsvm"
-_read_table, _read_header = _later("table.read_table"), _later("table.read_header")
-_read_tsv = _later("table.read_table", delimiter="\t")
-_read_tsv_header = _later("table.read_header", delimiter="\t")
-_read_arrow = _later("arrow.read_arrow")
+_open_csv = _later("delimited.open_delimited", separator=",")
+_open_tsv = _later("delimited.open_delimited", separator="\t")
+_open_arrow = _later("arrow.open_arrow")
 FORMATS = {
     row.name: row
     for row in (
         Format(LIBSVM, (".svm", ".libsvm", ".txt"), parser=_libsvm_parser, has_words=False),
         Format(
-            "vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, is_hashed=True, has_words=False
+            "vw", (".vw",), parser=vw_parser, reasons=VW_REASONS, has_names=True, has_words=False
         ),
-        Format("csv", (".csv",), read=_read_table, header=_read_header, is_hashed=True),
-        Format("tsv", (".tsv",), read=_read_tsv, header=_read_tsv_header, is_hashed=True),
+        _table("csv", ".csv", opener=_open_csv),
+        _table("tsv", ".tsv", opener=_open_tsv),
         Format("npz", (".npz",), read=_later("npz.read_npz"), is_stream=False),
-        Format(
-            "parquet", (".parquet", ".pq"), read=_read_arrow, is_hashed=True, is_stream=False,
-            memory=_ARROW_MEMORY,
-        ),
-        Format(
-            "feather", (".feather", ".arrow", ".ipc"), read=_read_arrow, is_hashed=True,
-            is_stream=False, memory=_ARROW_MEMORY,
-        ),
+        _table("parquet", ".parquet", ".pq", opener=_open_arrow, is_stream=False),
+        _table("feather", ".feather", ".arrow", ".ipc", opener=_open_arrow, is_stream=False),
     )
-}  # fmt: skip
+}
 # Rows in memory.
 _IN_MEMORY = {
     "chunks": Format("chunks", (), read=_later("matrices.read_chunks")),
-    "frame": Format("frame", (), read=_read_arrow, is_hashed=True, memory=_ARROW_MEMORY),
+    "frame": _table("frame", opener=_open_arrow),
 }
 
 
+def read_frame(source: Source, dtype: str, largest_row: int) -> Generator[Batch]:
+    """Yield the rows of a data frame; see `sbm.inputs.tables.read_table`."""
+    read = _IN_MEMORY["frame"].read
+    assert read is not None
+    return read(source, dtype, largest_row)
+
+
 def is_frame(data: Any) -> bool:
-    """Whether this is a table of pandas, polars, pyarrow or another library, in memory."""
-    return hasattr(data, "__arrow_c_stream__")
+    """Whether this is a table of pandas, polars, pyarrow or another library.
+
+    Also a data set of pyarrow, a lazy frame of polars, or a dict of columns.
+    """
+    ways = ("__arrow_c_stream__", "scanner", "to_reader", "collect_batches")
+    return isinstance(data, dict) or any(hasattr(data, way) for way in ways)
+
+
+def is_rows_of_frame(first: Any) -> bool:
+    """Whether the first item of an iterable shows that it has rows of a table."""
+    return is_frame(first) or hasattr(first, "__arrow_c_array__")
 
 
 def plain_name(name: str) -> str:
@@ -168,27 +190,63 @@ def open_inputs(names: Sequence[str | Path], options: InputOptions) -> list[Sour
     return sources
 
 
-def check_headers(sources: Sequence[Source]) -> None:
-    """Check the columns of local tables before anything is compiled or read.
+def check_names(sources: Sequence[Source], largest_row: int | None = None) -> None:
+    """Check the names of the columns of tables; this needs no compiled code.
 
     Raises
     ------
     DataError
-        As `Columns.find`.
+        As `Columns.check_names`; or a table and features of another kind are read together.
     """
-    kinds: dict[str, bool | None] = {}
-    for source in sources:
-        if source.chunks is not None or not source.comes_again or is_remote(source.name):
-            continue
-        header, read = source.header, _kind(source).header
-        if read is not None:
-            header = read(source.again())
-        if header:
-            from sbm.inputs.columns import Columns
+    tables = [source for source in sources if is_table(source)]
+    others = [source for source in sources if not is_table(source)]
+    if tables and others:
+        raise DataError(
+            f"{tables[0].name} is a table with its own features, so {others[0].name} cannot be "
+            "added to it; use one kind of input"
+        )
+    if not tables:
+        return
+    from sbm.inputs.tables import check_names as check
 
-            kinds = kinds or dict(source.options.kinds)
-            place = f"{source.name}:1" if read is not None else source.name
-            Columns.find(header, replace(source.options, kinds=kinds), place)
+    columns = tables[0].options.table.names_only()
+    for source in filter(_is_at_hand, tables):
+        opener = _kind(source).opener
+        assert opener is not None
+        check(source.again(), opener, largest_row or _LARGEST_ROW, columns)
+
+
+def check_headers(sources: Sequence[Source], largest_row: int | None = None) -> None:
+    """Find the columns of tables, and check those of all files, before rows are read.
+
+    Raises
+    ------
+    DataError
+        As `Columns.fit`.
+    """
+    for source in filter(is_table, sources):
+        if _is_at_hand(source):
+            fit_header(source, largest_row)
+
+
+def _is_at_hand(source: Source) -> bool:
+    """Whether a source may be opened more than once."""
+    return source.comes_again and not (is_remote(source.name) and source.copy is None)
+
+
+def fit_header(source: Source, largest_row: int | None = None) -> None:
+    """Find the columns of a table, or compare them with those known; see `check_headers`."""
+    from sbm.inputs.tables import fit_columns
+
+    opener = _kind(source).opener
+    assert opener is not None
+    source = source.again() if source.comes_again else source
+    fit_columns(source, opener, largest_row or _LARGEST_ROW)
+
+
+def is_table(source: Source) -> bool:
+    """Whether a source is a table whose columns become features."""
+    return _kind(source).opener is not None and not source.is_sparse
 
 
 def with_hash_bits(options: InputOptions) -> InputOptions:
@@ -236,18 +294,12 @@ def _title(sources: Sequence[Source], given: Sequence[str | Path]) -> None:
 
 
 def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
-    """Return the options that determine ids of names; None if no source has names."""
-    hashed = [s for s in sources if _kind(s).is_hashed and not s.is_sparse]
-    if not hashed:
+    """Return the options that determine names and ids of features; None without names."""
+    named = [s for s in sources if _kind(s).has_names and not s.is_sparse]
+    if not named:
         return None
-    record = hashed[0].options.record()
-    columns = list(dict.fromkeys(name for source in hashed for name in source.columns))
-    words = [name for source in hashed for name in source.categorical]
-    record["categorical"] = list(dict.fromkeys([*record["categorical"], *words]))
-    kinds = {k: v for source in hashed for k, v in source.options.kinds.items()}
-    numbers = [name for name, is_word in kinds.items() if is_word is False]
-    record |= {"numbers": numbers} if numbers else {}
-    return record | ({"columns": columns} if columns else {})
+    options = named[0].options
+    return options.table.record() if is_table(named[0]) else {"hash_bits": options.hash_bits}
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
@@ -259,7 +311,9 @@ def reader_memory(sources: Sequence[Source]) -> int:
     names = sum(len(source.more) + 16 * len(source.files) for source in sources if source.more)
     for source in sources:
         source.window = max(source.window, window)
-    return window + names + max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+    most = max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
+    has_loaded = "pyarrow" in sys.modules and any(_kind(s).memory for s in sources)
+    return window + names + most - _ARROW_LIBRARY * has_loaded
 
 
 def _kind(source: Source) -> Format:

@@ -28,12 +28,12 @@ from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.inputs.live import SourceProgress
 from sbm.inputs.nametable import LabelWords, NewNames
+from sbm.inputs.options import InputOptions
 from sbm.inputs.parsing import (
     EXACT_FLOAT32,
     LARGEST_VALUE,
     ROUNDED_LABEL,
     TOO_LARGE,
-    InputOptions,
     ParsedText,
     as_floats,
     find_rounded,
@@ -85,7 +85,10 @@ class Batch:
     # ``place(k)`` names row k in messages. Default: the source name and the row number.
     place: Callable[[int], str] | None = None
     names: NewNames | None = None  # names of features, in order of first appearance
+    name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
+    # whether ids ascend within each row, and no value is beyond the limit of the type
+    is_sorted: bool = False
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -213,9 +216,10 @@ def read_rows(
                     refuse_long_row(place(begin), high - low, largest_row)
                 labels = as_floats(batch.labels[begin:end])
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
-                ids = batch.ids[low:high].astype(np.int64)
-                values = as_floats(batch.values[low:high])
-                nnz = kernels.sort_rows(indptr, ids, values)
+                is_sorted = batch.is_sorted
+                ids = batch.ids[low:high].astype(np.int64, copy=not is_sorted)
+                values = as_floats(batch.values[low:high], copy=not is_sorted)
+                nnz = len(ids) if is_sorted else kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
                 refused = {k - begin: why for k, why in batch.refused.items() if begin <= k < end}
@@ -228,12 +232,13 @@ def read_rows(
                 may_lack = source.options.labels is not True
                 weights = None if batch.weights is None else batch.weights[begin:end]
                 parsed = _take_good(
-                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack
-                )
+                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack,
+                    is_sorted,
+                )  # fmt: skip
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
                 if not source.changed and dtype == "float32" and parsed.values is not None:
-                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch.names)
+                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
                     source.changed = f"{place(begin + row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
@@ -244,9 +249,7 @@ def read_rows(
         source.sha256 = digest.hexdigest()
 
 
-def _find_change(
-    values: Floats, ids: Ints, indptr: Ints, names: NewNames | None
-) -> tuple[int, str]:
+def _find_change(values: Floats, ids: Ints, indptr: Ints, batch: Batch) -> tuple[int, str]:
     """Return the row of the first whole number that float32 changes, and a message, else empty."""
     size = np.abs(values)
     large = np.flatnonzero((size > EXACT_FLOAT32) & (size <= LARGEST_VALUE["float32"]))
@@ -255,8 +258,8 @@ def _find_change(
     if not len(changed):
         return 0, ""
     k = changed[0]
-    feature: object = int(ids[k])
-    if names is not None:
+    feature: object = int(ids[k]) if batch.name_of is None else batch.name_of(int(ids[k]))
+    if (names := batch.names) is not None:
         known = np.flatnonzero(names[0] == ids[k])
         feature = names[1][known[0]].decode("utf-8", "replace") if len(known) else feature
     row = int(np.searchsorted(indptr, k, side="right")) - 1
@@ -303,14 +306,17 @@ def _take_good(
     dtype: str,
     refused: dict[int, str],
     may_lack: bool,
+    is_checked: bool,
 ) -> ParsedText:
     """Return the valid rows, and add messages about invalid numbers to `refused`.
 
-    If rows `may_lack` labels, a label may be nan.
+    If rows `may_lack` labels, a label may be nan. Values that are checked are not checked again.
     """
     bad = ~np.isfinite(labels)
     bad_labels = np.flatnonzero(bad & ~np.isnan(labels) if may_lack else bad)
-    bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
+    bad_values = np.empty(0, np.intp)
+    if not is_checked:
+        bad_values = np.flatnonzero((ids < 0) | ~(np.abs(values) <= LARGEST_VALUE[dtype]))
     rows_of_values = np.searchsorted(indptr, bad_values, side="right") - 1
     n_rows = len(labels)
     wrong = np.zeros(n_rows, np.bool_)

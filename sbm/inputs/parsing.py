@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.errors import SettingsError, require_number
-from sbm.inputs.nametable import LabelWords, NameTable, NewNames
+from sbm.inputs.nametable import NewNames
 from sbm.plain import dataclass
 from sbm.units import format_number
 
@@ -20,97 +19,6 @@ LARGEST_ID = (1 << 63) - 1
 HASH_BITS = 22  # the lookup is then a plain array of 16 MB, which is fast
 MOST_HASH_BITS = 32
 LABELS = {True: 0, None: 1, False: 2}  # `InputOptions.labels` as the kernels encode it
-
-
-@dataclass(frozen=True)
-class InputOptions:
-    """Options for reading inputs; None means not set."""
-
-    format: str | None = None  # format of all inputs. Default: from each file name.
-    hash_bits: int | None = None  # number of bits of hashed feature names
-    label: str | None = None  # column of a table that holds the labels
-    # columns of a table whose cells are words, even if they look like numbers
-    categorical: tuple[str, ...] | None = None
-    weight: str | None = None  # column of a table that holds the weights of rows
-    exclude: tuple[str, ...] = ()  # columns of a table that are not read
-    # True: every row needs a label. None: the label of a row without one is nan. False: labels are
-    # ignored and need not be numbers, and a blank line of text is a row.
-    labels: bool | None = True
-    # whether labels are targets; other whole numbers have to be exact in float64
-    targets: bool = False
-    columns: tuple[str, ...] = ()  # columns of the tables read before, without the label column
-    usual: tuple[str, ...] = ()  # those of most rows, if some of these tables had other ones
-    strict: bool = False  # whether to refuse a table with other columns
-    whose: str = "earlier data"  # what has these columns, for messages
-    names: NameTable | None = None  # receives the names of features; None to drop them
-    words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
-    # whether each column of the tables read so far holds only words; None for CSV
-    kinds: dict[str, bool | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.hash_bits is not None:
-            require_number("hash_bits", self.hash_bits, 1, MOST_HASH_BITS)
-
-    def record(self) -> dict[str, Any]:
-        """Return the options that determine ids of names, ready for JSON."""
-        chosen: dict[str, Any] = {
-            "hash_bits": self.hash_bits, "label": self.label,
-            "categorical": list(self.categorical or ()),
-        }  # fmt: skip
-        chosen |= {"weight": self.weight} if self.weight is not None else {}
-        return chosen | ({"exclude": list(self.exclude)} if self.exclude else {})
-
-    def following(self, record: Mapping[str, Any], what: str) -> InputOptions:
-        """Return these options completed from the record of a store or a model.
-
-        Parameters
-        ----------
-        record : mapping
-            As `record` returned it.
-        what : str
-            Name of the store or model for error messages.
-
-        Raises
-        ------
-        SettingsError
-            The record is invalid, or these options contradict it.
-        """
-        bits, label, weight = (record.get(key) for key in ("hash_bits", "label", "weight"))
-        lists = [
-            record.get(key, []) for key in ("categorical", "exclude", "columns", "numbers", "usual")
-        ]
-        if not _is_record(bits, [label, weight], lists):
-            raise SettingsError(f"the input options in {what} are invalid; split the data again")
-        if self.hash_bits not in (None, bits):
-            raise SettingsError(
-                f"hash_bits is {self.hash_bits}, but {what} uses {bits} bits; omit --hash-bits"
-            )
-        categorical, exclude, columns, numbers, usual = map(tuple, lists)
-        if self.categorical is not None and not {*self.categorical} <= {*categorical}:
-            raise SettingsError(
-                f"the categorical columns of {what} are {', '.join(categorical) or 'none'}; omit "
-                "--categorical"
-            )
-        if self.weight not in (None, weight):
-            raise SettingsError(
-                f"weight is {self.weight}, but {what} was split "
-                f"{'without --weight' if weight is None else f'with --weight {weight}'}; omit it"
-            )
-        return replace(
-            self, hash_bits=bits, label=label if self.label is None else self.label,
-            categorical=categorical, weight=weight, exclude=tuple({*self.exclude, *exclude}),
-            columns=columns, usual=usual, whose=what, kinds=dict.fromkeys(numbers, False),
-        )  # fmt: skip
-
-
-def _is_record(bits: Any, names: list[Any], lists: list[Any]) -> bool:
-    return (
-        type(bits) is int
-        and 1 <= bits <= MOST_HASH_BITS
-        and all(name is None or isinstance(name, str) for name in names)
-        and all(isinstance(some, list) for some in lists)
-        and all(isinstance(name, str) for some in lists for name in some)
-    )
 
 
 # Largest magnitudes that round to a finite number of the type; larger values are invalid.

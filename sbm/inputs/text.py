@@ -35,8 +35,9 @@ from sbm.inputs.live import (
     is_pipe,
     wait_for_data,
 )
+from sbm.inputs.options import InputOptions
 from sbm.inputs.packed import MAGIC, USUAL, Unpacked, WindowError, errors, is_packed
-from sbm.inputs.parsing import SPARE, InputOptions, ParsedText, Room, TextParser
+from sbm.inputs.parsing import SPARE, ParsedText, Room, TextParser
 from sbm.inputs.urls import Terms, current_terms, is_remote, without_query
 from sbm.plain import dataclass
 from sbm.store.container import Buffers
@@ -81,11 +82,8 @@ class Source:
     terms: Terms = field(default_factory=current_terms)  # how to read a remote file
     is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
-    # columns, categorical: columns of a table that are features, and those of them that hold only
-    # words
-    columns: list[str] = field(default_factory=list)
-    categorical: list[str] = field(default_factory=list)
-    header: list[str] = field(default_factory=list)  # all its columns, if known before reading
+    most_rows: int = 0  # rows of a file that are decoded at a time; 0 if there is no bound
+    is_peeked: bool = False  # whether it is only looked at, so that it needs no digest
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
     title: str = ""  # name in the manifest, if not that of the file
@@ -102,7 +100,10 @@ class Source:
     def comes_again(self) -> bool:
         """Whether it can be read a second time."""
         if self.chunks is not None:
-            return iter(self.chunks) is not self.chunks
+            is_iterator = hasattr(self.chunks, "__next__") or hasattr(
+                self.chunks, "read_next_batch"
+            )
+            return not is_iterator
         return self.name != "-" and (is_remote(self.name) or os.path.isfile(self.name))
 
     def again(self) -> Source:
@@ -110,6 +111,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
+            most_rows=self.most_rows,
             window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 
@@ -358,7 +360,7 @@ def unpacked(source: Source) -> Iterator[_Unpacked]:
     try:
         digested = _Digested(raw, source)
         yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
-        if not source.is_over:
+        if not (source.is_over or source.is_peeked):
             digested.finish()
     finally:
         if source.name != "-":
@@ -396,13 +398,18 @@ class _Unpacked(io.RawIOBase):
         if not self._is_known:
             _refuse_compressed(self._source.shown, bytes(memoryview(buffer)[: min(n, 6)]))
             self._is_known = True
-        if is_pipe(self._raw):
+        if self.is_pipe:
             text = np.frombuffer(buffer, np.uint8, n)
             self.n_lines += int(np.count_nonzero(text == ord("\n")))
         return n
 
     def _is_over(self) -> bool:
         return self._source.is_over
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether text comes from a pipe, which may be idle."""
+        return bool(is_pipe(self._raw))
 
     def is_idle(self, n_lines: int) -> bool:
         """Whether this is a pipe, all its `n_lines` lines were taken, and no data is ready."""

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.inputs.nametable import NameTable, NewNames
+from sbm.inputs.options import InputOptions
 from sbm.inputs.parsing import (
     LABELS,
     LARGEST_VALUE,
@@ -31,7 +32,6 @@ from sbm.inputs.parsing import (
     TOO_LARGE,
     Arrays,
     Counts,
-    InputOptions,
     Int64s,
     ParsedText,
     Room,

@@ -92,6 +92,8 @@ class Model:
         Fields of the file that this version does not know; `save` keeps them.
     names : Names or None
         Name of each feature of `ids`; None if the training data had none.
+    zero_names : Names or None
+        Name of each feature of `zero_ids`, if the training data was a table.
     label_names : list of str
         Name of each label, if the labels of the training data are words; else empty.
     """
@@ -106,6 +108,7 @@ class Model:
     more: dict[str, Any] = field(default_factory=dict)
     names: Names | None = None
     label_names: list[str] = field(default_factory=list)
+    zero_names: Names | None = None
     _header: dict[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
     def __post_init__(self) -> None:
@@ -253,7 +256,21 @@ class Model:
             return self
         zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
         names = None if self.names is None else self.names.take(used)
-        return replace(self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids, names=names)
+        return replace(
+            self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids, names=names,
+            zero_names=self._names_of_zeros(used),
+        )  # fmt: skip
+
+    def _names_of_zeros(self, used: npt.NDArray[np.bool_]) -> Names | None:
+        """Return the names of `zero_ids` and of features that are not used; None without a table.
+
+        Words of a table that the training knew are not new, even if their weights are 0.
+        """
+        record = self.info.get("names")
+        if self.names is None or not isinstance(record, dict) or "columns" not in record:
+            return None
+        before = self.zero_names or Names.of([b""] * len(self.zero_ids))
+        return before.join(self.names.take(~used))
 
     def _used(self) -> npt.NDArray[np.bool_]:
         """Return whether each feature has a nonzero weight, shape (n_features,)."""
@@ -326,6 +343,8 @@ class Model:
             arrays["zero_ids"] = container.Pieces("<i8", (n_zero,), make_zero_ids)
         if self.names is not None:
             arrays |= self.names.take(used).arrays()
+        if n_zero and (zeros := self._names_of_zeros(used)) is not None:
+            arrays |= {f"zero_{name}": array for name, array in zeros.arrays().items()}
         meta = {**self.more, "labels": self.labels, "bias": self.bias, "info": self.info}
         if self.label_names:
             meta["label_names"] = self.label_names
@@ -403,6 +422,11 @@ class Model:
                 arrays.get("zero_ids", np.empty(0, np.int64)),
                 {k: v for k, v in file.meta.items() if k not in _META},
                 Names.from_arrays(arrays, len(arrays["ids"])), file.meta.get("label_names", []),
+                Names.from_arrays(
+                    {name.removeprefix("zero_"): array for name, array in arrays.items()
+                     if name.startswith("zero_name")},
+                    len(arrays.get("zero_ids", ())),
+                ),
                 file.header,
             )  # fmt: skip
             model._require_consistency()
@@ -482,7 +506,8 @@ class Model:
         """
         from scipy.sparse import csr_matrix
 
-        if hasattr(X, "__arrow_c_stream__") and "matrix" in FRAMES and "names" in self.info:
+        is_frame = hasattr(X, "__arrow_c_stream__") and "names" in self.info
+        if is_frame and "matrix" in FRAMES:
             X = FRAMES["matrix"](self, X)
         if not hasattr(X, "tocsr"):
             try:
@@ -506,10 +531,13 @@ class Model:
                 "but only finite numbers are allowed"
             )
         rows, known = self._find(X.indices[used])
-        if X.nnz and not known.any() and isinstance(self.info.get("names"), dict):
+        record = self.info.get("names")
+        is_of_table = isinstance(record, dict) and "columns" in record
+        if not is_frame and (is_of_table or (X.nnz and not known.any() and record is not None)):
             warnings.warn(
-                "X has no feature of the model, which was trained on named features; give a data "
-                "frame with the columns of the training",
+                "X has no column names, but the model was trained on "
+                + ("a table" if is_of_table else "named features")
+                + "; give a data frame with the columns of the training",
                 stacklevel=3,
             )
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
@@ -611,7 +639,10 @@ class Model:
 
 
 # Arrays of a model file that are read at once.
-_ARRAYS = frozenset(["ids", "W", "bias_weights", "counts", "zero_ids", "names", "name_ends"])
+_ARRAYS = frozenset([
+    "ids", "W", "bias_weights", "counts", "zero_ids", "names", "name_ends", "zero_names",
+    "zero_name_ends",
+])  # fmt: skip
 _META = frozenset(["labels", "label_names", "bias", "info"])
 
 

@@ -11,8 +11,8 @@ from sbm.dataset.batches import text_order
 from sbm.engine.kernels import STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, require_path
-from sbm.inputs.arrow import SparseRows, write_rows
 from sbm.inputs.formats import ARROW, format_of
+from sbm.inputs.records import SparseRows, write_rows
 from sbm.programs.predict import opened
 from sbm.rows import Arena
 from sbm.settings import refuse_unknown

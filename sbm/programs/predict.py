@@ -13,14 +13,17 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
-from sbm.dataset.sources import other_columns
+from sbm.dataset.sources import naming_of_model, table_notes, unknown_words
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError, StoreError, require_number, require_path
+from sbm.inputs.formats import is_table
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
+from sbm.inputs.options import Naming
 from sbm.inputs.parsing import LARGEST_ID
+from sbm.inputs.text import Source
 from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model
 from sbm.models.metrics import Confusion, RegressionMetrics
@@ -99,9 +102,11 @@ def predict(
         ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
         ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see
         `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
-        labels, ``brier``. For regression there are ``rows``, ``unlabelled_rows``, ``mse``, ``mae``,
-        ``r2``, ``squared_correlation`` and the last four of the first list. If no row has a label,
-        there are only ``rows``, ``unlabelled_rows`` and these four.
+        labels, ``brier``. For a table there is ``unknown_words``: by column, the number of cells
+        with a word that the model does not know. For regression there are ``rows``,
+        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
+        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
+        these four.
 
     Raises
     ------
@@ -130,10 +135,9 @@ def predict(
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
+    naming = naming_of_model(model)
     with remote_terms(remote_timeout, progress.stage):
-        sources = sources_of(
-            data, model.info.get("names"), format, labels, words, strict, targets=not model.labels
-        )
+        sources = sources_of(data, naming, format, labels, words, strict, targets=not model.labels)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -157,6 +161,7 @@ def predict(
             scores, missed = _decide(model, weights, begins, ends, indices, values)
             nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
             _write(answers.add(y, scores), file)
+        notes = table_notes(sources or [])
     has_labels = unlabelled < rows or rows == 0
     if confusion and not has_labels:
         raise DataError(f"{data} has no labels; omit --confusion")
@@ -172,10 +177,12 @@ def predict(
         "nnz": nnz,
         "unknown_nonzeros": unknown,
         "warnings": _shifted(model, table)
-        + other_columns(sources or [])
+        + notes
+        + _ids_for_names(naming, sources)
         + _new_words(words)
         + _strange(model, nnz, unknown),
         "output": None if output is None else str(output),
+        **unknown_words(sources or []),
     }
 
 
@@ -205,6 +212,14 @@ def _new_words(words: LabelWords) -> list[str]:
     if not new:
         return []
     return [f"labels not in the model: {list_some(new)}; their rows count as wrong"]
+
+
+def _ids_for_names(naming: Naming | None, sources: Sequence[Source] | None) -> list[str]:
+    """Warn if the model has features of a table, and the input has ids of features."""
+    if naming is None or not naming.is_of_table or not sources or is_table(sources[0]):
+        return []
+    has = "the model was trained on a table, but the input has ids of features, not columns"
+    return [f"{has}; they must be the ids that sbm cat writes"]
 
 
 def _strange(model: Model, nnz: int, unknown: int) -> list[str]:

@@ -12,7 +12,6 @@ from sbm.dataset.fill import Filling, default_store, empty_manifest, prepare, wi
 from sbm.dataset.options import ReadKeywords, ReadOptions, SplitOptions
 from sbm.dataset.sources import (
     find_sources,
-    other_columns,
 )
 from sbm.engine.machine import usable_threads
 from sbm.engine.progress import Progress
@@ -117,10 +116,7 @@ def split(
             with _destination(target, append, shards, force) as (folder, manifest):
                 named = target if shards is None else shard_path(target, "{rank}")
                 filling = Filling(folder, named, sources, options, force, progress)
-                report = filling.fill(manifest or empty_manifest(options))[0]
-            for warning in other_columns(sources, str(target)):
-                progress.stage(warning)
-            return report
+                return filling.fill(manifest or empty_manifest(options))[0]
         except MemoryPlanError:
             raise
         except MemoryError:

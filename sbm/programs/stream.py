@@ -19,7 +19,7 @@ from typing import Any
 
 from sbm.dataset.places import as_path
 from sbm.dataset.sources import refuse_skipped
-from sbm.engine.kernels import CSV_AND_VW, prepare
+from sbm.engine.kernels import NAMES, prepare
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
@@ -124,7 +124,7 @@ def stream(
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
         if choose_format(sources, opened.options.format) != LIBSVM:
-            prepare("reading names", CSV_AND_VW, {}, progress)
+            prepare("reading names", NAMES, {}, progress)
         refuse_packed(sources, opened.options)
         try:
             one = Stream(path, opened, sources, progress, is_stopped)

@@ -155,7 +155,7 @@ def origins(manifest: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-_READING = ("hash_bits", "label", "categorical", "weight", "exclude")  # options of names
+_READING = ("hash_bits", "label", "weight")  # options of names
 
 
 def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +168,8 @@ def describe_origin(manifest: dict[str, Any]) -> dict[str, Any]:
         options |= {key: given[key] for key in ("seed", "min_count") if key in given}
         options["no_shuffle"] = not given.get("shuffle", True)
         options |= {key: names.get(key) or None for key in _READING}
+        for column in names.get("columns", []):
+            options[f"column {column['name']}"] = column["kind"]
         options["blocks"] = len(generation["blocks"])
     return {
         "options": options,
@@ -227,23 +229,13 @@ def kept_generations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def names_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how feature names became ids, or None without names; see `InputOptions.record`."""
-    given = [(g["options"].get("names"), g["rows"]) for g in kept_generations(manifest)]
-    records = [record for record, _ in given if isinstance(record, dict)]
-    if not any("columns" in record for record in records):
-        return records[0] if records else None
-    lists = {
-        key: list(dict.fromkeys(str(name) for record in records for name in record.get(key, [])))
-        for key in ("columns", "categorical")
-    }
-    rows: dict[tuple[str, ...], int] = {}  # by columns, in any order
-    for record, n in given:
-        if isinstance(record, dict) and "columns" in record:
-            key = tuple(sorted(map(str, record["columns"])))
-            rows[key] = rows.get(key, 0) + n
-    if len(rows) > 1:  # notes compare with the columns of most rows
-        lists["usual"] = list(max(rows.items(), key=lambda item: item[1])[0])
-    return {**records[0], **lists}
+    """Return how features are named, or None without names; see `names_record`.
+
+    The last generation of a table knows the kinds of all columns.
+    """
+    given = [g["options"].get("names") for g in kept_generations(manifest)]
+    records = [record for record in given if isinstance(record, dict)]
+    return records[-1] if records else None
 
 
 def next_block(manifest: dict[str, Any]) -> int:

@@ -32,4 +32,19 @@ TYPES = {
         "count": "codes:int32[1] counts:int32[1] most:int64",
         "drop_unknown": "indptr:int64[1] codes:int32[1] values:{values}",
     },
+    "words": {
+        "intern": """
+            text:uint8[1] offsets:int64[1] begin:int64 prefix:uint8[1] seed:uint64 slots:int32[1]
+            hashes:uint64[1] names:uint8[1] ends:int64[1] n_names:int64 insert:bool out:int32[1]
+        """,
+        "rehash": "hashes:uint64[1] n_names:int64 slots:int32[1]",
+        "assemble": """
+            numbers:float64[2] number_codes:int32[1] missing_codes:int32[1] codes:int32[2]
+            limit:float64 ids:int64[1] indptr:int64[1] out_ids:int64[1] out_values:float64[1]
+        """,
+        "find_records": """
+            text:uint8[1] size:int64 separator:int64 quote:int64 ends:int64[1]
+            cells:int64[1] lines:int64[1]
+        """,
+    },
 }

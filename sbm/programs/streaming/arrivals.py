@@ -18,7 +18,8 @@ from sbm.errors import DataError
 from sbm.inputs.formats import FORMATS, LIBSVM
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.live import Patience, SourceProgress
-from sbm.inputs.parsing import InputOptions, ParsedText
+from sbm.inputs.options import InputOptions
+from sbm.inputs.parsing import ParsedText
 from sbm.inputs.text import PIECE, Source, convert_sources
 from sbm.plain import dataclass
 from sbm.rows import Rows

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of, with_hash_bits
+from sbm.inputs.options import InputOptions
 from sbm.inputs.packed import is_packed
-from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import Source
 from sbm.plain import dataclass
 from sbm.settings import Settings, nearest, refuse_unknown
@@ -174,7 +174,7 @@ class StreamOptions:
             refuse_unknown(name, str(getattr(self, name)), known)
         if self.format is not None:
             refuse_unknown("format", self.format, FORMATS)
-        if self.format is not None and FORMATS[self.format].is_hashed:
+        if self.format is not None and FORMATS[self.format].has_names:
             bits = with_hash_bits(InputOptions(hash_bits=self.hash_bits)).hash_bits
             object.__setattr__(self, "hash_bits", bits)
         elif self.format is not None and self.hash_bits is not None:

@@ -35,7 +35,6 @@ from sbm.fields import Table, fields_of, is_count, is_distinct_numbers, is_numbe
 from sbm.inputs.formats import LIBSVM, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience, SourceProgress
-from sbm.inputs.parsing import InputOptions
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
@@ -518,7 +517,7 @@ class Stream:
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
         if (bits := self.opened.options.hash_bits) is not None:
-            facts["names"] = InputOptions(hash_bits=bits).record()
+            facts["names"] = {"hash_bits": bits}
         seen = self.reached.needs
         rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]

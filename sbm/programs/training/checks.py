@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sbm.dataset.sources import naming_of
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, SettingsError
 from sbm.inputs.formats import FORMATS, names_record
 from sbm.inputs.nametable import LabelWords
+from sbm.inputs.options import Naming
 from sbm.inputs.text import Source
 from sbm.plain import dataclass
 from sbm.programs.training.state import may_resume, refuse_other_settings
 from sbm.programs.training.task import Task, is_smooth
 from sbm.programs.training.warmstart import check_earlier, find_run, last_run
 from sbm.settings import Settings, number_of
-from sbm.store.blocks import BlockStore, names_of
+from sbm.store.blocks import BlockStore
 from sbm.store.run import run_folder
 
 __all__ = ["FirstLook", "check_settings", "refuse_pipes", "refuse_ranks"]
@@ -160,7 +162,9 @@ class FirstLook:
 
             prepare("reading weights", WEIGHTS, types_of_dtype("float64"), self.progress)
             check_weights(str(settings.weights))
-        self._check_rows(names_record(sources), {} if is_numeric else None)
+        record = names_record(sources)
+        naming = None if record is None else Naming(record)
+        self._check_rows(naming, {} if is_numeric else None)
 
     def at_store(self, model: Path, store: BlockStore, is_read: bool) -> None:
         """Look at the data to validate and test with, given the rows of the training.
@@ -176,7 +180,7 @@ class FirstLook:
         if self.comm.rank:
             return
         self._check_earlier(model)
-        names = names_of(store.manifest)
+        names = naming_of(store)
         if is_read and names is None:
             return
         known = dict(zip(store.label_names, store.labels or [], strict=False))
@@ -191,13 +195,13 @@ class FirstLook:
         if folders:
             check_earlier(folders, self.settings)
 
-    def _check_rows(self, names: Mapping[str, Any] | None, known: dict[str, float] | None) -> None:
+    def _check_rows(self, names: Naming | None, known: dict[str, float] | None) -> None:
         """Read the first rows of the data to validate and test with.
 
         Parameters
         ----------
-        names : mapping or None
-            As of `names_record`.
+        names : Naming or None
+            How features are named.
         known : dict or None
             Numbers of labels that are words; None if labels are not known yet.
         """

@@ -18,7 +18,7 @@ from sbm.dataset.batches import (
     require_input,
     sources_of,
 )
-from sbm.dataset.sources import other_columns
+from sbm.dataset.sources import naming_of, table_notes
 from sbm.engine.kernels import JUDGE, PREDICT, prepare, types_of_dtype
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
 from sbm.engine.memory import MemoryPlan
@@ -40,7 +40,7 @@ from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, decide
-from sbm.store.blocks import BlockStore, names_of
+from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 from sbm.units import format_number
 
@@ -263,9 +263,7 @@ class Validation:
         words = LabelWords(
             numbers, "labels of the training data", "convert them", may_be_numbers=True
         )
-        sources = sources_of(
-            path, names_of(store.manifest), words=words, targets=not self._is_classes
-        )
+        sources = sources_of(path, naming_of(store), words=words, targets=not self._is_classes)
         if not self._is_checked:
             prepare_batches(path, sources, "validating", PREDICT, self._progress)
         table = IdTable(store.read_feature_ids())
@@ -275,7 +273,7 @@ class Validation:
                 begins, (ends - begins).astype(np.int32), indices, values,
                 self._codes(y, words.new),
             )  # fmt: skip
-        for warning in [] if self._is_checked else other_columns(sources or []):
+        for warning in [] if self._is_checked else table_notes(sources or []):
             self._progress.stage(f"{path}: {warning}")
         self._is_checked = True
 

@@ -1,0 +1,1 @@
+"""The column model of tables: what each column is, and how its cells become features."""

@@ -1,0 +1,434 @@
+"""Cells of Arrow columns as numbers, dates and words, without a step per cell in Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.errors import DataError
+from sbm.inputs.columns.kinds import MISSING
+from sbm.inputs.parsing import as_floats
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# Cells that mean a missing number, flag or date. In categories they are words.
+NULL_WORDS = (
+    "", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "Null", "None",
+    "none", "--", "-", "?", ".", "NaT", "<NA>", MISSING,
+)  # fmt: skip
+_FEW_WORDS = 64
+# Regular expressions in the syntax of RE2.
+PLAIN = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^(?i:[+-]?inf(inity)?)$"
+_PLAIN_COMMA = r"^[+-]?(\d+,?\d*|,\d+)([eE][+-]?\d+)?$"
+_GROUPED = "^[+-]?\\d{1,3}([ ,'\u00a0\u202f]\\d{3})+(\\.\\d*)?$"
+_GROUPED_COMMA = "^[+-]?\\d{1,3}([ .'\u00a0\u202f]\\d{3})+(,\\d*)?$"
+_MONEY = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
+_BEFORE, _BEHIND = rf"^([+-]?)\s*(?:{_MONEY})\s*", rf"\s*(?:{_MONEY})$"
+_ISO = (
+    r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"([ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+)
+_ZONED = r"[ T].*(Z|[+-]\d\d(:?\d\d)?)$"
+DATES = ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M",
+         "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S")  # fmt: skip
+_TRUE, _FALSE = "true", "false"
+_IN_2000 = 946_684_800_000_000  # microseconds from 1970 to 2000
+_YEAR = 365.2425 * 86_400_000_000.0  # microseconds
+
+
+def require_pyarrow(what: str) -> None:
+    """Raise `DataError` if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise DataError(
+            f"{what} needs pyarrow, which is not installed; run pip install pyarrow"
+        ) from None
+
+
+def simplified(column: pa.Array) -> pa.Array:
+    """Return a column of one of few types: numbers, booleans, strings, times, lists or null.
+
+    Dictionaries are decoded, unless they hold strings.
+    """
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    kind = column.type
+    if kinds.is_dictionary(kind):
+        if kinds.is_string_view(kind.value_type):
+            words = column.dictionary.cast(pa.large_string())
+            return pa.DictionaryArray.from_arrays(column.indices, words)
+        if is_string(kind.value_type):
+            return column
+        column = column.dictionary_decode()
+        kind = column.type
+    if kinds.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if is_list(kind) and kinds.is_string_view(kind.value_type):
+        return column.cast(pa.large_list(pa.large_string()))
+    if kinds.is_decimal(kind) or kinds.is_float16(kind):
+        return column.cast(pa.float64())
+    if kinds.is_date(kind):
+        return column.cast(pa.timestamp("s" if kinds.is_date32(kind) else "ms"))
+    return column
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Return whether cells are strings."""
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether cells are lists."""
+    import pyarrow.types as kinds
+
+    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether cells are numbers."""
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
+
+
+# ------------------------------------------------------------------------------------- numbers
+
+
+def numbers_of(column: pa.Array, decimal: str = ".") -> tuple[Floats, Any]:
+    """Return cells as numbers, and which of them are neither numbers nor missing.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        See `simplified`.
+    decimal : {".", ","}
+        Decimal separator of numbers that are text.
+
+    Returns
+    -------
+    numbers : ndarray, shape (n,), float64
+        nan for the other cells.
+    is_mixed : ndarray, shape (n,), bool; or None if there are none
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+
+    kind = column.type
+    if kinds.is_null(kind):
+        return np.full(len(column), np.nan), None
+    if not is_string(kind):
+        if kinds.is_boolean(kind):
+            column = column.cast("int8")
+        elif kinds.is_timestamp(kind):
+            return years_of(times_of(column)), None
+        elif not is_number(kind):
+            return np.full(len(column), np.nan), column.is_valid().to_numpy(zero_copy_only=False)
+        return as_floats(np.asarray(column.to_numpy(zero_copy_only=False)), copy=False), None
+    if not kinds.is_dictionary(kind):
+        if decimal == ".":
+            try:
+                return _floats(column.cast(pa.float64())), None
+            except pa.ArrowInvalid:
+                pass
+        column = column.dictionary_encode()
+    words = _trimmed(column.dictionary)
+    numbers, is_one = parse_numbers(words, decimal)
+    codes = _codes(column)
+    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
+    is_wrong = np.append(~(is_one | is_null.to_numpy(zero_copy_only=False)), False)
+    is_mixed = is_wrong[codes]
+    return np.append(numbers, np.nan)[codes], is_mixed if is_mixed.any() else None
+
+
+def _trimmed(words: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    return pc.fill_null(pc.ascii_trim_whitespace(words), "")
+
+
+def _floats(column: pa.Array) -> Floats:
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+
+
+def _codes(column: pa.Array) -> Ints:
+    """Return the codes of a dictionary, -1 for null."""
+    indices = column.indices
+    if indices.null_count:
+        indices = indices.cast("int64").fill_null(-1)
+    return np.asarray(indices.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+
+
+def parse_numbers(words: pa.Array, decimal: str = ".") -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return words as numbers, nan for others, and which of them are numbers.
+
+    Numbers may have groups of three digits, a currency, a percent sign, or be in parentheses if
+    they are negative.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = pc.match_substring_regex(words, PLAIN)
+    if decimal == "." and pc.all(plain).as_py() in (True, None):
+        return _floats(words.cast(pa.float64())), np.ones(len(words), np.bool_)
+    text = pc.replace_substring_regex(words, r"^\(([^-+].*)\)$", r"-\1")
+    is_percent = pc.match_substring_regex(text, r"\d\s*%$")
+    text = pc.replace_substring_regex(text, r"(\d)\s*%$", r"\1")
+    text = pc.replace_substring_regex(text, _BEFORE, r"\1")
+    text = pc.replace_substring_regex(text, _BEHIND, "")
+    grouped = pc.match_substring_regex(text, _GROUPED if decimal == "." else _GROUPED_COMMA)
+    between = "[ ,'\u00a0\u202f]" if decimal == "." else "[ .'\u00a0\u202f]"
+    text = pc.if_else(grouped, pc.replace_substring_regex(text, between, ""), text)
+    if decimal == ",":
+        plain = pc.match_substring_regex(text, _PLAIN_COMMA)
+        text = pc.replace_substring(text, ",", ".")
+    else:
+        plain = pc.match_substring_regex(text, PLAIN)
+    text = pc.if_else(plain, text, pa.scalar(None, words.type))
+    numbers = _floats(text.cast(pa.float64()))
+    percent = is_percent.to_numpy(zero_copy_only=False)
+    numbers = np.where(percent, numbers / 100, numbers)
+    return numbers, plain.to_numpy(zero_copy_only=False)
+
+
+# --------------------------------------------------------------------------------------- flags
+
+
+def flags_of(column: pa.Array) -> tuple[Floats, Any]:
+    """Return cells as 1 for true, 0 for false and nan for others; see `numbers_of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_string(column.type):
+        numbers, is_mixed = numbers_of(column)
+        is_wrong = ~np.isnan(numbers) & (numbers != 0) & (numbers != 1)
+        if is_wrong.any():
+            is_mixed = is_wrong if is_mixed is None else is_mixed | is_wrong
+        return np.where(is_wrong, np.nan, numbers), is_mixed
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    words = pc.ascii_lower(_trimmed(column.dictionary))
+    is_true = pc.is_in(words, value_set=pa.array([_TRUE, "1", "1.0"], words.type))
+    is_false = pc.is_in(words, value_set=pa.array([_FALSE, "0", "0.0"], words.type))
+    nulls = [word.lower() for word in NULL_WORDS]
+    is_null = pc.is_in(words, value_set=pa.array(nulls, words.type))
+    yes, no, null = (each.to_numpy(zero_copy_only=False) for each in (is_true, is_false, is_null))
+    values = np.append(np.where(yes, 1.0, np.where(no, 0.0, np.nan)), np.nan)
+    codes = _codes(column)
+    is_mixed = np.append(~(yes | no | null), False)[codes]
+    return values[codes], is_mixed if is_mixed.any() else None
+
+
+def are_flags(words: pa.Array) -> bool:
+    """Return whether all words are true or false, in any case."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pa.array([_TRUE, _FALSE], words.type)
+    return bool(pc.all(pc.is_in(pc.ascii_lower(words), value_set=known)).as_py())
+
+
+# --------------------------------------------------------------------------------------- dates
+
+_NO_TIME = np.iinfo(np.int64).min
+
+
+def times_of(column: pa.Array, pattern: str = "") -> Ints:
+    """Return dates as microseconds since 1970 in UTC, the smallest number if missing or invalid.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Timestamps or strings; see `simplified`.
+    pattern : str
+        Format of strings, for strptime. Default: ISO 8601.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast("int64")
+        return np.asarray(times.fill_null(_NO_TIME).to_numpy(zero_copy_only=False))
+    if not is_string(column.type):
+        return np.full(len(column), _NO_TIME)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    return np.append(parse_dates(_trimmed(column.dictionary), pattern), _NO_TIME)[_codes(column)]
+
+
+def parse_dates(words: pa.Array, pattern: str) -> Ints:
+    """Return words as dates; see `times_of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nothing = pa.scalar(None, words.type)
+    if pattern:
+        found = pc.strptime(words, format=pattern, unit="us", error_is_null=True)
+        return times_of(found)
+    is_iso = pc.match_substring_regex(words, _ISO)
+    text = pc.replace_substring_regex(words, r"(\.\d{6})\d+", r"\1")
+    text = pc.replace_substring_regex(text, r"([ T].*[+-]\d\d)(\d\d)$", r"\1:\2")
+    is_zoned = pc.match_substring_regex(words, _ZONED)
+    result = np.full(len(words), _NO_TIME)
+    for chosen, zone in (
+        (pc.and_(is_iso, pc.invert(is_zoned)), None),
+        (pc.and_(is_iso, is_zoned), "UTC"),
+    ):
+        some = pc.if_else(chosen, text, nothing)
+        if some.null_count < len(some):
+            result = np.maximum(result, times_of(_cast_dates(some, pa.timestamp("us", zone))))
+    return result
+
+
+def _cast_dates(words: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast words to times; days that do not exist, such as February 30, become null."""
+    import pyarrow as pa
+
+    try:
+        return words.cast(kind)
+    except pa.ArrowInvalid:
+        if len(words) == 1:
+            return pa.nulls(1, kind)
+        half = len(words) // 2
+        parts = [_cast_dates(part, kind) for part in (words[:half], words[half:])]
+        return pa.concat_arrays(parts)
+
+
+def is_time(times: Ints) -> npt.NDArray[np.bool_]:
+    """Return which dates are valid."""
+    valid: npt.NDArray[np.bool_] = times != _NO_TIME
+    return valid
+
+
+def years_of(times: Ints) -> Floats:
+    """Return dates in years since 2000, nan if missing."""
+    return np.where(is_time(times), (times - _IN_2000) / _YEAR, np.nan)
+
+
+def null_dates(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which cells of a column of dates are missing, and not invalid."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_string(column.type):
+        return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    words = _trimmed(column.dictionary)
+    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
+    found: npt.NDArray[np.bool_] = np.append(is_null.to_numpy(zero_copy_only=False), True)
+    return found[_codes(column)]
+
+
+# --------------------------------------------------------------------------------------- words
+
+
+def words_of(column: pa.Array, content: str) -> tuple[Ints, pa.Array]:
+    """Return cells as words: the code of each, and the words in order of first appearance.
+
+    A missing or blank cell is `MISSING`. Words that are not used, of dictionaries, may be there.
+
+    Parameters
+    ----------
+    content : str
+        What the column holds. Numbers and flags have one spelling: 94110.0 is 94110, True is true.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+
+    if kinds.is_null(column.type):
+        column = column.cast(pa.string())
+    if not is_string(column.type):
+        if kinds.is_floating(column.type):  # nan is missing
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        column = column.cast(pa.large_string())
+    if kinds.is_dictionary(column.type):
+        codes, words = _codes(column), column.dictionary
+        if kinds.is_string_view(words.type):
+            words = words.cast(pa.large_string())
+        if column.null_count or words.null_count:
+            words = pa.concat_arrays([words.fill_null(MISSING), pa.array([MISSING], words.type)])
+            codes = np.where(codes < 0, len(words) - 1, codes)
+        if len(words) > _FEW_WORDS:  # a batch may use few of the words of its file
+            is_used = np.zeros(len(words), np.bool_)
+            is_used[codes] = True
+            words = words.filter(pa.array(is_used))
+            codes = (np.cumsum(is_used) - 1)[codes]
+    else:
+        encoded = column.fill_null(MISSING).dictionary_encode()
+        codes, words = _codes(encoded), encoded.dictionary
+    is_blank = pc.match_substring_regex(words, r"^\s*$")
+    if pc.any(is_blank).as_py():
+        words = pc.if_else(is_blank, pa.scalar(MISSING, words.type), words)
+    if content == "flags":
+        words = pc.ascii_lower(words)
+    elif content == "numbers":
+        words = _canonical(words)
+    return codes, words
+
+
+def _canonical(words: pa.Array) -> pa.Array:
+    """Return numbers with one spelling each; words of digits alone stay as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
+    words = pc.if_else(is_null, pa.scalar(MISSING, words.type), words)
+    is_float = pc.match_substring_regex(words, r"^[+-]?\d*(\.\d*([eE][+-]?\d+)?|[eE][+-]?\d+)$")
+    is_float = pc.and_(is_float, pc.match_substring_regex(words, PLAIN))
+    if not pc.any(is_float).as_py():
+        return words
+    some = pc.if_else(is_float, words, pa.scalar(None, words.type))
+    text = some.cast(pa.float64()).cast(pa.string()).cast(words.type)
+    return pc.if_else(is_float, text, words)
+
+
+def text_of(words: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the bytes of strings without nulls, and the begin of each and the end of the last."""
+    import pyarrow as pa
+
+    _, offsets, data = words.buffers()
+    kind = np.int64 if pa.types.is_large_string(words.type) else np.int32
+    begin = words.offset
+    if offsets is None or not len(words):
+        return np.empty(0, np.uint8), np.zeros(len(words) + 1, np.int64)
+    ends = np.frombuffer(offsets, kind)[begin : begin + len(words) + 1].astype(np.int64)
+    text = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return text, ends
+
+
+def shown(column: pa.Array, row: int) -> str:
+    """Return a cell as text, for messages."""
+    cell = column.slice(row, 1)
+    if is_string(cell.type):
+        return decoded(cell)[0]
+    value = cell[0].as_py()
+    return "" if value is None else str(value)
+
+
+def decoded(words: pa.Array) -> list[str]:
+    """Return strings as text, empty for null; bytes that are not UTF-8 are replaced."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(words.type):
+        words = words.dictionary_decode()
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    kind = pa.large_binary() if pa.types.is_large_string(words.type) else pa.binary()
+    return [(word or b"").decode("utf-8", "replace") for word in words.cast(kind).to_pylist()]
