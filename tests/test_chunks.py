@@ -270,7 +270,7 @@ class Again:
 def test_min_count_needs_chunks_readable_twice(tmp_path):
     again = Again([chunk([(1.0, [(1, 1.0), (2, 5.0)]), (2.0, [(1, 1.0), (3, 1.0)])])])
     report = split(again, tmp_path / "a.sbm", blocks=1, min_count=2, shuffle=False)
-    assert again.readings == 2
+    assert again.readings == 3  # of the first chunk, to count, and for the rows
     assert report["left_out"] == {"features": 2, "nnz": 2}
     assert in_order(tmp_path / "a.sbm") == [(1.0, ((1, 1.0),)), (2.0, ((1, 1.0),))]
     with pytest.raises(SettingsError, match="only once"):

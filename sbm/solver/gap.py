@@ -217,6 +217,8 @@ class Certifier:
         size2 = max(2 * primal, squared_norm(self._W), 2 * unit)
         if not all(map(math.isfinite, (primal, dual, gap, drift2, size2))):
             raise DataError(TOO_LARGE)
+        # With the rounding of the losses, and of a sum of squares.
+        most = primal + sums[6] + self._W.size * EPSILON * size2
         loss, counts = self._problem.loss, sums[3:5]
         if self._beyond and not self._problem.listed:
             counts = self._counts.tolist()
@@ -228,7 +230,7 @@ class Certifier:
             drift=math.sqrt(drift2 / size2) if drift2 > 0 and size2 > 0 else 0.0,
             n_support=int(counts[0]) if loss.rests else None,
             n_free=int(counts[1]) if loss.bounded else None,
-            most=min(primal + sums[6], _MOST) if self._problem.admits_zeros else _MOST,
+            most=min(most, _MOST) if self._problem.admits_zeros else _MOST,
         )
 
 

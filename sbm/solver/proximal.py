@@ -8,7 +8,7 @@ minimization: for V_j = u_j W_j and rows with values x_ij / u_j, V = θ Y' + Σ 
 do the rows' shares of the duality gap; W differs from the weights Σ α s x of the dual variables
 while it is on its way.
 
-The units are those of `sbm.solver.metric`, times a power of two for problems with a large C.
+The units are those of `sbm.solver.metric`, times a power of two if C is large.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ def too_hard(problem: AnyProblem, square: float) -> float:
 
 def units_for(metric: Metric, problems: Sequence[AnyProblem]) -> Floats | None:
     """Return the units of all problems, shape (n_weights, 1); None if none are needed."""
-    hard = max(too_hard(problem, metric.mean_square) for problem in problems)
-    power = max(0, round(0.5 * math.log2(hard))) if hard > 0.0 else 0
-    if power == 0 and not metric.is_needed:
+    if not metric.is_needed:
         return None
-    return metric.units * 2.0**power
+    hard = max(too_hard(problem, metric.mean_square) for problem in problems)
+    return metric.units * 2.0 ** max(0, round(0.5 * math.log2(max(1.0, hard))))
 
 
 class Extrapolation:
