@@ -25,6 +25,7 @@ def test_reading_past_end_crashes(read: str, code: int) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_text_and_store_kernels_stay_in_bounds(tmp_path: Path) -> None:
     tally = guard.run_examples(30, 5, tmp_path, lambda text: None, ["libsvm", "codec", "alphas"])
     assert tally.failures == []

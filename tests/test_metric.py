@@ -98,7 +98,9 @@ def parts(monkeypatch: Any) -> None:
 
 
 @pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize("more", [{}, {"bias": 1.0}, {"C": 10.0}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"bias": 1.0}, pytest.param({"C": 10.0}, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize(
     "loss", ["hinge", "squared_hinge", "log_loss", "epsilon_insensitive", "crammer_singer"]
 )

@@ -18,6 +18,7 @@ def changed(mutation, tmp_path):
     return before, copy.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_every_important_line_is_there_once_and_changes(tmp_path):
     for line in mutations.LINES:
         before, after = changed(line.mutation(), tmp_path)

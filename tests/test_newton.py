@@ -140,7 +140,7 @@ def test_auto_switches_on_unscaled_data(loss: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", ["hinge", "epsilon_insensitive", "squared_hinge"])
-@pytest.mark.parametrize("C", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("C", [0.01, 1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_support_vectors_are_those_of_coordinate_descent(
     loss: str, C: float, tmp_path: Path
 ) -> None:

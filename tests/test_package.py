@@ -82,7 +82,7 @@ def test_wheel_holds_the_package_and_works(wheel, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.long
+@pytest.mark.slow
 def test_types_of_the_package_suit_a_strict_program(wheel, tmp_path):
     python = install(wheel, tmp_path / "env")
     text = (ROOT / "tests/downstream/app.py").read_text()

@@ -57,7 +57,7 @@ def in_turns(store, path, **more):
     return report, [text for text in stages if text.startswith("turn ")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rows_stay_in_one_part_in_two_turns(store, tmp_path, monkeypatch):
     path, some = tmp_path / "m.model", {"mem": "79MB"}
     by_blocks, turn_lines = in_turns(store, tmp_path / "b.model", **some)
