@@ -189,6 +189,7 @@ from sbm.solver.problem import (
     Rounds,
     squared_norm,
 )
+from sbm.solver.proximal import units_for
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import exponential
 from sbm.solver.variables import DenseSet, ListPool
@@ -607,6 +608,7 @@ __all__ = [
     "training_turns_module",
     "tune",
     "tuning_sparse_module",
+    "units_for",
     "visit_all",
     "window_of",
     "within_limit",

@@ -10,7 +10,7 @@ import scipy.sparse
 from families import make_store
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Metric, Rows, patch
+from inside import LOSSES, Metric, Problem, Rows, patch, units_for
 from sklearn.linear_model import LogisticRegression
 
 import sbm
@@ -88,6 +88,17 @@ def test_mixed_tables_converge(loss: str, C: float, tmp_path: Path, monkeypatch:
         assert best * (1 - 1e-9) <= report["primal"] <= best * (1 + 2e-3)
 
 
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_a_large_cost_has_larger_units_except_of_the_bias(bias: float) -> None:
+    rows = rows_of(np.abs(np.random.default_rng(0).normal(1, 0.1, (50, 4))) * [1, 1, 3e4, 1])
+    metric = Metric.of(rows, 4 + (bias > 0))
+    for cost, factor in ((1.0, 1.0), (1e4, 16.0)):
+        units = units_for(metric, [Problem(LOSSES["hinge"], cost, cost, 1, bias)])
+        assert units is not None
+        assert units[:4, 0].tolist() == [factor, factor, factor * 2**14, factor]
+        assert units[4:, 0].tolist() == [1.0] * (bias > 0)
+
+
 BLOCKS = {"parts": "drawn", "solver": "dual", "max_passes": 50}
 
 
@@ -109,17 +120,25 @@ def test_mixed_tables_converge_over_blocks(loss: str, more: Any, tmp_path: Path)
     y = z if loss.startswith("epsilon") else (z > 0) + (z > 1) * (loss == "crammer_singer")
     store = make_store(tmp_path, X, y, blocks=6)
     settings = {"loss": loss, **BLOCKS, **more}
-    model, report = sbm.train(store, tmp_path / "m.model", settings)
+    _, report = sbm.train(store, tmp_path / "m.model", settings)
     assert report["converged"]
     assert report["blocks"] > 3
     assert report["dual"] <= report["primal"] <= report["dual"] + 1e-3 * report["primal"]
-    # The certificate is of the weights in the model.
-    if loss == "hinge" and not more:
-        s, w = np.where(y > 0, 1.0, -1.0), np.zeros(X.shape[1])
-        w[model.ids - 1] = model.W[: len(model.ids), 0]
-        margins = s * (X.astype(np.float32) @ w)
-        primal = 0.5 * (w @ w) + np.maximum(0, 1 - margins).sum()
-        assert report["primal"] == pytest.approx(primal, rel=1e-6)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("more", [{}, {"bias": 1.0, "C": 2000.0, "max_passes": 4}], ids=str)
+def test_certificate_is_of_the_weights_in_the_model(more: Any, tmp_path: Path) -> None:
+    X, z = mixed()
+    store = make_store(tmp_path, X, z > 0, blocks=6)
+    settings = {**BLOCKS, **more}
+    model, report = sbm.train(store, tmp_path / "m.model", settings)
+    scores = model.decision_function(scipy.sparse.csr_array(np.pad(X, ((0, 0), (1, 0)))))
+    norm = float((model.W**2).sum() + (model.bias_weights**2).sum())
+    losses = np.maximum(0, 1 - np.where(z > 0, scores, -scores)).sum()
+    primal = 0.5 * norm + settings.get("C", 1.0) * losses
+    assert report["primal"] == pytest.approx(primal, rel=1e-6)
+    assert report["dual"] <= report["primal"]
 
 
 @pytest.mark.usefixtures("parts")

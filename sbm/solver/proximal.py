@@ -45,7 +45,10 @@ def units_for(metric: Metric, problems: Sequence[AnyProblem]) -> Floats | None:
     if not metric.is_needed:
         return None
     hard = max(too_hard(problem, metric.mean_square) for problem in problems)
-    return metric.units * 2.0 ** max(0, round(0.5 * math.log2(max(1.0, hard))))
+    units = metric.units * 2.0 ** max(0, round(0.5 * math.log2(max(1.0, hard))))
+    if problems[0].bias > 0.0:  # its value is not in the rows
+        units[-1] = 1.0
+    return units
 
 
 class Extrapolation:
