@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
@@ -76,7 +74,7 @@ def feather_of(table: pa.Table, path: Path) -> Path:
 
 
 def pandas_csv(table: pa.Table, path: Path) -> Path:
-    table.to_pandas().to_csv(path, index=False)
+    pandas_of(table).to_csv(path, index=False)
     return path
 
 
@@ -88,6 +86,12 @@ class Rows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.table.to_pylist())
+
+
+def pandas_of(table: pa.Table) -> Any:
+    """Return a frame of pandas; skip the test where it is not installed."""
+    pytest.importorskip("pandas")
+    return table.to_pandas()
 
 
 WAYS = {
@@ -104,10 +108,12 @@ WAYS = {
     "dicts": lambda table, folder: table.to_pylist(),
     "rows": lambda table, folder: Rows(table),
     "columns": lambda table, folder: table.to_pydict(),
-    "pandas": lambda table, folder: table.to_pandas(),
-    "pandas of arrow": lambda table, folder: table.to_pandas(types_mapper=pd.ArrowDtype),
-    "polars": lambda table, folder: pl.from_arrow(table),
-    "lazy polars": lambda table, folder: pl.from_arrow(table).lazy(),
+    "pandas": lambda table, folder: pandas_of(table),
+    "pandas of arrow": lambda table, folder: table.to_pandas(
+        types_mapper=pytest.importorskip("pandas").ArrowDtype
+    ),
+    "polars": lambda table, folder: pytest.importorskip("polars").from_arrow(table),
+    "lazy polars": lambda table, folder: pytest.importorskip("polars").from_arrow(table).lazy(),
     "categories": lambda table, folder: table.set_column(
         3, "colour", table["colour"].combine_chunks().dictionary_encode()
     ),
