@@ -341,7 +341,7 @@ def test_products_reach_the_optimum_of_matrices(
     assert_same_optimum(peer, (model, report))
 
 
-@pytest.mark.parametrize("C", [0.1, 10.0])
+@pytest.mark.parametrize("C", [0.1, pytest.param(10.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", JOINT, ids=str)
 def test_joint_losses_reach_the_optimum(case: Case, C: float, tmp_path: Path) -> None:
     X, y = case.rows(n=200, noise=2.0)
