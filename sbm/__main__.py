@@ -3,14 +3,11 @@
 import gc
 import os
 import signal
-import sys
 
 
 def main() -> None:
     """Run the command line; `sbm.cli.terminal` handles signals."""
     gc.disable()  # imports make no garbage; a command enables it
-    # pyarrow imports pandas if it can, which takes half a second and 40 MB. No command needs it.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
         from sbm.cli import main as run
     except KeyboardInterrupt:
@@ -21,8 +18,6 @@ def main() -> None:
     finally:  # the exit code is final
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        if sys.modules["pandas"] is None:
-            del sys.modules["pandas"]
 
 
 if __name__ == "__main__":

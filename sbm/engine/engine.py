@@ -253,8 +253,9 @@ class Engine:
         """
         if only is not None:
             self.stop_reading()
-        order = self._order_of(number, self.last_block)
-        if only is not None:
+        if only is None:
+            order = self._order_of(number, self.last_block)
+        else:
             order = self.plan.blocks(self.shuffled(number, only))
         totals = {learner.number: Totals() for learner in self.active}
         self.now = Pass(number, order, only is not None, totals=totals)
@@ -293,7 +294,7 @@ class Engine:
             if now.steps < n_steps:
                 self.pauses.after_step()
         self.progress.finish()
-        if self._following(now) is None:
+        if now.is_part or self._following(now.number, now.order) is None:
             self.stop_reading()
         self.settle()
         self.now = None
@@ -388,22 +389,21 @@ class Engine:
         Reading ends with a pass if the first block of the next one has rows of its last block:
         their alphas would be read before they are stored.
         """
-        yield from now.order[now.done :]
-        order = self._following(now)
-        number = now.number + 1
-        while order is not None and number <= self.last_pass:
-            yield from order
-            number += 1
-            before, order = order, self._order_of(number, order[-1])
-            if set(order[0]) & set(before[-1]):
+        number, order = now.number, now.order
+        yield from order[now.done :]
+        while not now.is_part and number < self.last_pass:
+            following = self._following(number, order)
+            if following is None:
                 return
+            yield from following
+            number, order = number + 1, following
 
-    def _following(self, now: Pass) -> list[list[int]] | None:
-        """Return the blocks of the next pass, if they are read ahead."""
-        if now.is_part or not now.order:
+    def _following(self, number: int, order: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        """Return the blocks of the pass after one with this number and order, if it is read on."""
+        if not order:
             return None
-        order = self._order_of(now.number + 1, now.order[-1])
-        return None if set(order[0]) & set(now.order[-1]) else order
+        following = self._order_of(number + 1, order[-1])
+        return None if set(following[0]) & set(order[-1]) else following
 
     def _order_of(self, number: int, before: Sequence[int]) -> list[list[int]]:
         """Return the blocks of a pass, in random order.

@@ -144,6 +144,17 @@ def _fit(table: Table, source: Source) -> None:
     options.table.fit(table.names, lambda: table.head(n), table.place, options.labels is True)
 
 
+@contextlib.contextmanager
+def _peeked(source: Source, opener: Opener, largest_row: int) -> Iterator[Table | None]:
+    """Open a source as a table whose columns have names; None if it has none."""
+    source.is_peeked = True
+    with _opened(source, opener, largest_row) as table:
+        has_columns = bool(table.names) and not table.is_sparse
+        if has_columns:
+            _refuse_many(table, largest_row)
+        yield table if has_columns else None
+
+
 def fit_columns(source: Source, opener: Opener, largest_row: int) -> None:
     """Compare the columns of a source with those known, or infer them.
 
@@ -151,10 +162,8 @@ def fit_columns(source: Source, opener: Opener, largest_row: int) -> None:
 
     Raises `DataError` as `Columns.fit`.
     """
-    source.is_peeked = True
-    with _opened(source, opener, largest_row) as table:
-        if table.names and not table.is_sparse:
-            _refuse_many(table, largest_row)
+    with _peeked(source, opener, largest_row) as table:
+        if table is not None:
             _fit(table, source)
 
 
@@ -165,10 +174,8 @@ def check_names(source: Source, opener: Opener, largest_row: int, columns: Colum
 
     Raises `DataError` as `Columns.check_names`.
     """
-    source.is_peeked = True
-    with _opened(source, opener, largest_row) as table:
-        if table.names and not table.is_sparse:
-            _refuse_many(table, largest_row)
+    with _peeked(source, opener, largest_row) as table:
+        if table is not None:
             columns.check_names(table.names, table.place, source.options.labels is True)
 
 

@@ -54,11 +54,16 @@ def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = No
     store.scales = np.where(scales > 0, scales, 1.0)
 
 
-def _read(store: BlockStore, chunk: Chunk) -> tuple[npt.NDArray[np.int32], Floats]:
-    """Return indices and values of the nonzeros of a chunk."""
+def _rows_of(store: BlockStore, chunk: Chunk) -> Rows:
+    """Return the rows of a chunk, in memory of their own."""
     y_dtype = "float64" if store.labels is None else "int32"
     arena = Arena.of(chunk.nnz, store.value_type)
-    rows: Rows = store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
+    return store.read([chunk], arena.room(chunk.rows, y_dtype), 0)
+
+
+def _read(store: BlockStore, chunk: Chunk) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return indices and values of the nonzeros of a chunk."""
+    rows = _rows_of(store, chunk)
     values = np.ones(chunk.nnz) if rows.values is None else rows.values.astype(np.float64)
     return rows.indices, values
 
@@ -146,7 +151,7 @@ def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None
     chunks = [*itertools.zip_longest(*store.chunks)]  # the first of each block, and so on
     for some in chunks:
         for chunk in filter(None, some):
-            _add_chunk(store, chunk, sizes)
+            sizes.add(_rows_of(store, chunk))
         if some is chunks[0] and units_for(Metric(sizes, store.value_type), problems) is None:
             return None
     return units_for(Metric(sizes, store.value_type), problems)
@@ -156,11 +161,5 @@ def is_uneven(store: BlockStore) -> bool:
     """Whether units of weights pay, as far as the first chunk of the blocks that are here tells."""
     sizes = ColumnSizes(store.n_features)
     for block in store.blocks_here[:1]:
-        _add_chunk(store, store.chunks[block][0], sizes)
+        sizes.add(_rows_of(store, store.chunks[block][0]))
     return Metric(sizes, store.value_type).is_needed
-
-
-def _add_chunk(store: BlockStore, chunk: Chunk, sizes: ColumnSizes) -> None:
-    arena = Arena.of(chunk.nnz, store.value_type)
-    y_dtype = "float64" if store.labels is None else "int32"
-    sizes.add(store.read([chunk], arena.room(chunk.rows, y_dtype), 0))
