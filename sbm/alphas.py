@@ -105,22 +105,12 @@ class Lists:
         assert isinstance(others, Lists)
         if len(rows) == 0:
             return
-        if (np.diff(rows) <= 0).any():
-            order = np.argsort(rows, kind="stable")
-            order = order[np.append(np.diff(rows[order]) > 0, True)]
-            rows, others = rows[order], others.take(order)
-        before, after = self.counts, self.counts
-        after[rows] = others.counts
-        fresh = np.zeros(len(self), np.bool_)
-        fresh[rows] = True
-        stay, is_fresh = np.repeat(~fresh, before), np.repeat(fresh, after)
-        offsets = np.concatenate([[0], np.cumsum(after)])
-        outputs, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1])
-        own = slice(self.offsets[0], self.offsets[-1])
-        theirs = slice(others.offsets[0], others.offsets[-1])
-        outputs[~is_fresh], outputs[is_fresh] = self.outputs[own][stay], others.outputs[theirs]
-        values[~is_fresh], values[is_fresh] = self.values[own][stay], others.values[theirs]
-        self.set(offsets, outputs, values)
+        sources = np.arange(len(self))
+        sources[rows] = np.arange(len(self), len(self) + len(others))
+        every = join([self, others])
+        assert isinstance(every, Lists)
+        mixed = every.take(sources)
+        self.set(mixed.offsets, mixed.outputs, mixed.values)
 
     def times(self, factor: float) -> Lists:
         """Return a copy multiplied by a factor; offsets and outputs are shared."""
@@ -159,10 +149,14 @@ def join(parts: Sequence[Alphas]) -> Alphas:
 
 
 def cut(alpha: Alphas, sizes: Sequence[int]) -> list[Alphas]:
-    """Undo `join`, given the number of rows of each part; return copies."""
-    ends = list(itertools.accumulate(sizes))
-    rows = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    return [alpha.take(some) for some in rows]
+    """Undo `join`, given the number of rows of each part; return views."""
+    firsts = itertools.accumulate(sizes[:-1], initial=0)
+    parts = [alpha.part(first, size) for first, size in zip(firsts, sizes, strict=True)]
+    for part in parts:
+        if isinstance(part, Lists):
+            outputs, values = _own(part)
+            part.set(part.offsets - part.offsets[0], outputs, values)
+    return parts
 
 
 def blend(old: Alphas, new: Alphas, share: float) -> Alphas:

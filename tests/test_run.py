@@ -147,8 +147,8 @@ def test_resting_alphas_take_little_space(folder):
 
 
 def test_alphas_stay_in_memory_up_to_limit(folder):
-    run = Run(folder, [1000] * 8, unwritten_bytes=30_000)
-    for block in range(8):  # 7 to 8 kB each, all of them free
+    run = Run(folder, [1000] * 8, unwritten_bytes=50_000)
+    for block in range(8):  # 8 to 9 kB each, all of them free
         run.store(block, Dense(np.random.default_rng(block).random(1000)))
         assert block > 2 or names_in(folder) == set()
     (first,) = names_in(folder)  # of the first parts

@@ -477,13 +477,14 @@ class Engine:
         self.coming = coming = self.prepare_alpha(parts, slot)
         if not self._screens:
             return coming
+        is_restored = self.marked == list(parts)
         marks, self.marks, self.marked = self.marks, {}, None
         for k, own in coming.own.items():
-            if k in marks:
-                coming.own[k] = BlockAlphas(own.alpha, marks=marks[k])
-                continue
-            screen = self.learners[k].solver.look_ahead(coming.block)
-            coming.own[k] = BlockAlphas(own.alpha, screen)
+            solver = self.learners[k].solver
+            if is_restored:
+                coming.own[k] = BlockAlphas(own.alpha, marks=marks.get(k))
+            elif solver.pays_screening:
+                coming.own[k] = BlockAlphas(own.alpha, solver.look_ahead(coming.block))
         return coming
 
     def prepare_alpha(self, parts: Sequence[int], slot: int) -> NextBlock:

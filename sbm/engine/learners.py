@@ -136,6 +136,7 @@ class Visit:
         for learner in group.learners:
             begin, own = clock(), self.own[learner.number]
             moving = own.moving(self.block, self.evicted.get(learner.number))
+            learner.solver.note_screen(moving)
             if self.is_full:
                 moving = None
             mine = learner.its_own(self.folds)

@@ -28,6 +28,9 @@ __all__ = ["Screen", "Solver", "Step", "Totals", "chunk_of"]
 CHUNK = 64
 CHUNK_NNZ = 640
 INNER_TOL = 1e-12
+# Screening runs beside the solver, so it pays if it saves this many visits of each row.
+LEAST_SAVING = 0.25
+SCREEN_AGAIN = 8  # blocks, if it did not pay; the rows that come to rest increase over the passes
 
 
 @dataclass
@@ -158,6 +161,10 @@ class Solver:
         Keeps W near a centre; during a pass, W and the rows are then in its units.
     W_seen : ndarray, like W
         W at the last `look_ahead`; free for other uses between passes.
+    rest_share : float
+        Share of the rows of the last screened block that were at rest.
+    unscreened : int
+        Steps since that block.
     """
 
     def __init__(
@@ -181,6 +188,7 @@ class Solver:
         self.spread = spread
         self.W_seen = np.empty_like(W)
         self.dual_sum = 0.0
+        self.rest_share, self.unscreened = 1.0, 0
         if policy == "gradient" and not problem.loss.rests:
             policy = "mixed"
         self._rank = POLICIES[policy]
@@ -217,6 +225,24 @@ class Solver:
             self.W[:] = W_alpha
         else:
             self.proximal.replace(self.W, W_alpha)
+
+    @property
+    def pays_screening(self) -> bool:
+        """Whether to screen the next block.
+
+        Looking at a row costs as much as one of its visits. Where few rows come to rest, as with
+        many classes, only every `SCREEN_AGAIN`-th block is screened, to see whether more do.
+        """
+        saves = self.rest_share * self.rounds
+        return saves >= LEAST_SAVING or self.unscreened >= SCREEN_AGAIN - 1
+
+    def note_screen(self, moving: npt.NDArray[np.bool_] | None) -> None:
+        """Note which rows of a block will be visited, by its screen; None if there was none."""
+        if moving is None:
+            self.unscreened += 1
+        elif self.dual_sum > 0.0:  # nothing rests before the first step
+            visited = np.count_nonzero(moving) / max(1, len(moving))
+            self.rest_share, self.unscreened = 1.0 - visited, 0
 
     def look_ahead(self, block: Block) -> "Screen":
         """Prepare to screen the next block during the step of the current one.
@@ -303,6 +329,7 @@ class Solver:
             **self.working.state(), **self.problem.state(), **learned, "W": self.W,
             "random": self._state, "policy_random": random,
             "dual_sum": np.array([self.dual_sum]),
+            "screening": np.array([self.rest_share, self.unscreened]),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -317,6 +344,7 @@ class Solver:
         text = state["policy_random"].tobytes().decode("ascii")
         self._random.bit_generator.state = json.loads(text)
         self.dual_sum = float(state["dual_sum"][0])
+        self.rest_share, self.unscreened = float(state["screening"][0]), int(state["screening"][1])
         self.problem.restore(state)
         if self.together is not None:
             self.together.restore(state)

@@ -226,38 +226,29 @@ class ListPool:
     ) -> tuple[Int32s, Int32s, Alphas]:
         """Keep the lists of the chosen rows and return the others; see `DenseSet.spill`."""
         assert isinstance(alpha, Lists)
-        mine, places = block.find(home, row)
-        leaves = ~keep & (self.count[: len(keep)] > 0)
-        leaves[mine] = False
-        self._go_home(mine, keep, places, alpha)
-        elsewhere = np.flatnonzero(leaves)
-        evicted = self.take(elsewhere)
-        self._close_ranks(np.flatnonzero(keep))
-        return home[elsewhere], row[elsewhere], evicted
-
-    def _go_home(
-        self, mine: npt.NDArray[np.int64], keep: Bools, places: Int32s, alpha: Lists
-    ) -> None:
-        """Copy lists of working rows into those of their block; kept rows get empty lists."""
-        theirs = alpha.counts
-        theirs[places] = 0
-        ours = np.where(keep[mine], 0, self.count[mine]).astype(np.int64)
-        counts = theirs.copy()
-        counts[places] = ours
-        lists = _room_for(counts)
-        self._kernels.copy_lists(
-            alpha.offsets[:-1], theirs, alpha.outputs, alpha.values,
-            lists.offsets, lists.outputs, lists.values,
+        origin, offsets = np.empty(len(alpha), np.int32), np.empty(len(alpha) + 1, np.int64)
+        sizes, count = np.empty(2, np.int64), self.count[: len(keep)]
+        self._kernels.count_spilled(
+            keep, home, row, block.at, count, alpha.offsets, origin, offsets, sizes
+        )
+        rows, variables = sizes.tolist()
+        spilled = _room_of(offsets)
+        evicted = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        theirs = Lists(
+            np.empty(rows + 1, np.int64), np.empty(variables, np.int32), np.empty(variables)
+        )
+        self._kernels.spill(
+            keep, home, row, block.at, self.begin, count, self.outputs, self.betas,
+            alpha.offsets, alpha.outputs, alpha.values, origin,
+            offsets, spilled.outputs, spilled.values,
+            *evicted, theirs.offsets, theirs.outputs, theirs.values,
         )  # fmt: skip
-        self._kernels.copy_lists(
-            self.begin[mine], ours, self.outputs, self.betas,
-            lists.offsets[places], lists.outputs, lists.values,
-        )  # fmt: skip
-        alpha.set(lists.offsets, lists.outputs, lists.values)
-
-    def _close_ranks(self, kept: npt.NDArray[np.int64]) -> None:
-        """Move the lists of the kept rows to the front of the pool, in their order."""
-        self.fill(self.take(kept))
+        alpha.set(offsets, spilled.outputs, spilled.values)
+        numbers = np.cumsum(keep, dtype=np.int32)
+        self._kernels.keep_lists(
+            keep, numbers, self.begin, self.count, self.outputs, self.betas, self.used
+        )
+        return *evicted, theirs
 
     def fill(self, alpha: Alphas) -> None:
         """Set the lists of the first rows; all others are removed from the pool."""
@@ -322,4 +313,9 @@ def _room_for(counts: npt.NDArray[np.int64]) -> Lists:
     """Return uninitialized lists of the given lengths."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
+    return _room_of(offsets)
+
+
+def _room_of(offsets: npt.NDArray[np.int64]) -> Lists:
+    """Return uninitialized lists with these offsets."""
     return Lists(offsets, np.empty(offsets[-1], np.int32), np.empty(offsets[-1]))

@@ -239,8 +239,10 @@ class Run:
             alpha.clear()
         else:
             self._decode(data, place, alpha)
-        for rows, values in [*self._read_evicted(part), *self._evicted[part]]:
-            alpha.put(rows, values)
+        evicted = [*self._read_evicted(part), *self._evicted[part]]
+        if evicted:  # all at once: a list that is put moves all others
+            rows, values = zip(*evicted, strict=True)
+            alpha.put(np.concatenate(rows), join(values))
         return alpha
 
     def _read_at(self, place: Place) -> bytes:
@@ -350,7 +352,8 @@ class Run:
             If the file cannot be written.
         """
         arrays, free_rows = self._pack(alpha)
-        buffers = container.encode("alpha", arrays, {"resting": self._resting})
+        # Free variables are any numbers: to compress them takes long and saves little.
+        buffers = container.encode("alpha", arrays, {"resting": self._resting}, raw=["free"])
         with self._lock:
             self._evicted_bytes -= sum(r.nbytes + a.nbytes for r, a in self._evicted[part])
             self._evicted[part] = []
@@ -372,10 +375,10 @@ class Run:
         if not isinstance(alpha, Lists):
             return arrays, int(n_free)
         assert self._lists_of is not None
-        counts = alpha.counts.astype(np.int32)
+        counts = alpha.counts
         arrays |= {
-            "counts": counts,
-            "outputs": alpha.outputs.astype(np.uint16 if self._lists_of < 1 << 16 else np.int32),
+            "counts": counts.astype(np.min_scalar_type(int(counts.max(initial=0)))),
+            "outputs": alpha.outputs.astype(np.min_scalar_type(self._lists_of - 1)),
         }
         rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]  # ascending
         return arrays, int(np.count_nonzero(np.diff(rows, prepend=-1)))

@@ -88,6 +88,21 @@ TYPES = {
             begins:int64[1] counts:int64[1] outputs:int32[1] betas:float64[1] to_begins:int64[1]
             to_outputs:int32[1] to_betas:float64[1]
         """,
+        "count_spilled": """
+            keep:bool[1] home:int32[1] row:int32[1] at:int32[1] count:int32[1] offsets:int64[1]
+            origin:int32[1] new_offsets:int64[1] sizes:int64[1]
+        """,
+        "spill": """
+            keep:bool[1] home:int32[1] row:int32[1] at:int32[1] begin:int64[1] count:int32[1]
+            outputs:int32[1] betas:float64[1] offsets:int64[1] l_outputs:int32[1]
+            l_betas:float64[1] origin:int32[1] new_offsets:int64[1] new_outputs:int32[1]
+            new_betas:float64[1] left_home:int32[1] left_row:int32[1] left_offsets:int64[1]
+            left_outputs:int32[1] left_betas:float64[1]
+        """,
+        "keep_lists": """
+            keep:bool[1] numbers:int32[1] begin:int64[1] count:int32[1] outputs:int32[1]
+            betas:float64[1] used:int64[1]
+        """,
     },
     "working_set": {
         "compact": """

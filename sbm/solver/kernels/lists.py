@@ -13,7 +13,18 @@ The pool: begin (n,) int64, count (n,) int32, outputs (room,) int32, betas (room
 import numpy as np
 from numba import njit
 
-__all__ = ["append", "copy_lists", "make_room", "read", "read_few", "squeeze", "write"]
+__all__ = [
+    "append",
+    "copy_lists",
+    "count_spilled",
+    "keep_lists",
+    "make_room",
+    "read",
+    "read_few",
+    "spill",
+    "squeeze",
+    "write",
+]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -35,6 +46,127 @@ def squeeze(begin, count, outputs, betas, used):
             to += 1 + n
         position = following
     used[0] = to
+
+
+@njit(nogil=True, error_model="numpy")
+def count_spilled(keep, home, row, at, count, offsets, origin, new_offsets, sizes):
+    """Count the variables of a block's lists, and of lists that leave for other blocks.
+
+    Parameters
+    ----------
+    keep, home, row : (n,) bool, int32, int32
+        Rows of the pool that stay in it; the part of each row and its position there.
+    at : (n_parts,) int32
+        First row of each part in the block, -1 for parts of other blocks.
+    count : (n,) int32
+    offsets : (n_block + 1,) int64
+        Lists that the block has now.
+    origin : (n_block,) int32, filled in place
+        Row of the pool, -1 if it has none.
+    new_offsets : (n_block + 1,) int64, filled in place
+        Lists that the block will have; those that stay in the pool are empty.
+    sizes : (2,) int64, filled in place
+        Nonempty lists that leave for other blocks, and their variables.
+    """
+    n_block = len(origin)
+    origin[:] = -1
+    sizes[:] = 0
+    for i in range(len(keep)):
+        first = np.int64(at[np.uint32(home[i])])
+        if first >= 0:
+            origin[np.uint64(first + row[i])] = np.int32(i)
+        elif not keep[i] and count[i] > 0:
+            sizes[0] += 1
+            sizes[1] += count[i]
+    new_offsets[0] = 0
+    for j in range(n_block):
+        i = np.int64(origin[j])
+        n = offsets[j + 1] - offsets[j]
+        if i >= 0:
+            n = np.int64(0) if keep[np.uint64(i)] else np.int64(count[np.uint64(i)])
+        new_offsets[j + 1] = new_offsets[j] + n
+
+
+@njit(nogil=True, error_model="numpy")
+def spill(
+    keep, home, row, at, begin, count, outputs, betas, offsets, l_outputs, l_betas, origin,
+    new_offsets, new_outputs, new_betas, left_home, left_row, left_offsets, left_outputs,
+    left_betas,
+):  # fmt: skip
+    """Copy the lists that `count_spilled` counted.
+
+    Parameters
+    ----------
+    keep, home, row, at, begin, count, outputs, betas, offsets, origin, new_offsets
+        As there; nothing of these is changed.
+    l_outputs, l_betas : int32, float64
+        Lists that the block has now.
+    new_outputs, new_betas : int32, float64, filled in place
+        Lists that the block will have.
+    left_home, left_row, left_offsets, left_outputs, left_betas : filled in place
+        Rows and lists that leave for other blocks, int32, int32, int64, int32, float64.
+    """
+    for j in range(len(origin)):
+        to = new_offsets[j]
+        n = new_offsets[j + 1] - to
+        if origin[j] >= 0:
+            source = begin[np.uint32(origin[j])]
+            for q in range(n):
+                new_outputs[to + q] = outputs[source + q]
+                new_betas[to + q] = betas[source + q]
+        else:
+            source = offsets[j]
+            for q in range(n):
+                new_outputs[to + q] = l_outputs[source + q]
+                new_betas[to + q] = l_betas[source + q]
+    k = 0
+    left_offsets[0] = 0
+    for i in range(len(keep)):
+        if keep[i] or count[i] == 0 or at[np.uint32(home[i])] >= 0:
+            continue
+        left_home[k] = home[i]
+        left_row[k] = row[i]
+        to = left_offsets[k]
+        for q in range(count[i]):
+            left_outputs[to + q] = outputs[begin[i] + q]
+            left_betas[to + q] = betas[begin[i] + q]
+        k += 1
+        left_offsets[k] = to + count[i]
+
+
+@njit(nogil=True, error_model="numpy")
+def keep_lists(keep, numbers, begin, count, outputs, betas, used):
+    """Remove the lists of the other rows, and number the kept ones anew.
+
+    Parameters
+    ----------
+    keep : (n,) bool
+    numbers : (n,) int32
+        How many of the rows up to each one are kept.
+    begin, count, outputs, betas, used : the pool, in place
+        Its first n rows have lists before, the first ``numbers[-1]`` afterwards.
+    """
+    to = 0
+    position = 0
+    while position < used[0]:
+        i = np.uint64(outputs[position])
+        following = position + 1 + np.int64(betas[position])
+        if keep[i] and begin[i] == position + 1:
+            n = np.int64(count[i])
+            outputs[to] = numbers[i] - np.int32(1)
+            betas[to] = np.float64(n)
+            for q in range(n):
+                outputs[to + 1 + q] = outputs[position + 1 + q]
+                betas[to + 1 + q] = betas[position + 1 + q]
+            begin[i] = to + 1
+            to += 1 + n
+        position = following
+    used[0] = to
+    kept = 0
+    for j in range(len(keep)):
+        begin[kept] = begin[j]
+        count[kept] = count[j]
+        kept += keep[j]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
