@@ -22,6 +22,7 @@ import sbm
 SMOOTH = ("squared_hinge", "log_loss", "squared_error", "squared_epsilon_insensitive")
 SOLVED = [case for case in CASES if case.loss in (*SMOOTH, "hinge", "epsilon_insensitive")]
 JOINT = [case for case in CASES if case.loss in ("crammer_singer", "weston_watkins")]
+TUBES = ("epsilon_insensitive", "squared_epsilon_insensitive")
 FIRM = {"solver": "newton", "tol": 1e-7, "max_passes": 35}
 
 
@@ -40,6 +41,32 @@ def test_newton_reaches_the_optimum_of_coordinate_descent(
     assert_same_optimum(sbm.train(store, tmp_path / "d.model", peer), (model, report))
     assert report["drift"] == 0
     assert report["primal"] - report["dual"] <= report["gap"] * (1 + 1e-9) + 1e-12 * report["dual"]
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0])
+@pytest.mark.parametrize(
+    "case", [Case("squared_hinge", 2), Case("squared_epsilon_insensitive", 0)], ids=str
+)
+def test_few_rows_with_a_loss_at_large_costs(
+    case: Case, scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)  # rows in memory
+    random = np.random.default_rng(0)
+    X = random.normal(size=(300, 8))
+    z = X @ random.normal(size=8) + 0.01 * random.normal(size=300)
+    X *= np.exp(scale * random.normal(size=8))
+    X = X.astype(np.float32).astype(float)
+    y = np.where(z > 0, 7.0, 3.0) if case.labels else z
+    store = make_store(tmp_path, X, y, blocks=1)
+    for C in (1e4, 1e6):
+        settings = {**case.at(C), "epsilon": 0.5 if case.loss in TUBES else 0.1}
+        model, report = sbm.train(
+            store, tmp_path / "n.model", {**settings, "solver": "newton"}, resume=False
+        )
+        assert report["converged"]
+        # A dual value is a bound whatever the weights are.
+        primal = Case(case.loss, case.labels, settings).primal(X, y, model)
+        assert 1 - 1e-9 <= primal / report["dual"] <= 1.0011
 
 
 def test_weights_are_those_of_scikit_learn(tmp_path: Path) -> None:

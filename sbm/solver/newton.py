@@ -55,8 +55,11 @@ Item = TypeVar("Item")
 
 MARGIN_ROW = 260  # bytes of a row near a kink, besides its nonzeros
 _ARMIJO = 1e-4
+_LENGTHS = np.array([1 / 64, 1 / 16, 1 / 4])  # shares of a step, to choose from if it is too long
 _STEPS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.0])
-_SAMPLE_STEPS = 20
+_SAMPLE_STEPS = 60
+_EASY = 1.0  # cost times |x|² of a row at which Newton's method needs few steps
+_HARDER, _GOOD = 10.0, 0.5  # factor of the costs after steps of at least this length
 _SAMPLE = 5.0  # rows of the sample with curvature, per weight, at least
 _PROXIMITY = 0.01  # first ρ
 _LEAST_PROXIMITY = 1e-6  # smaller values count as 0
@@ -296,6 +299,10 @@ class SmoothNewton(FullBatch):
         self._H, self._slopes = self._matrices(), np.zeros((SLICES, len(self.W)))
         self.curvature = 0.0  # of all rows of the pass
         self.slope = 0.0  # of the objective at `base`, along W - base
+        self._along = list[Floats]()  # by slice: of the losses at `_LENGTHS` and 1
+        self.share = np.ones(1)  # of the costs that steps count
+        self._value = _MOST  # of the objective at `base`, at that share
+        self._is_short = False  # whether less than `_GOOD` of the last step was good
 
     def _matrices(self) -> Floats:
         return np.zeros((SLICES, len(self.W), len(self.W)))
@@ -307,32 +314,48 @@ class SmoothNewton(FullBatch):
 
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         whole, self.problem, most = self.problem, self.problem.with_costs(factor), 0.0
+        searches, self._searches = self._searches, True
+        self.share[0] = self._easy_share(rows)
         for _ in range(_SAMPLE_STEPS):
             self.start_pass()
             self.add(0, rows)
             most = most or self.curvature
-            if self.base is not None and self.curvature * len(rows) < _SAMPLE * len(self.W) * most:
+            few = self.curvature * len(rows) < _SAMPLE * len(self.W) * most
+            if self.base is not None and few and factor > 1.0:
                 self.W[:] = self.base
-                break
-            certificate = self.certificate()
+                break  # of more rows, more have a loss: go on with all, at this share
+            certificate, is_whole = self.certificate(), self.share[0] == 1.0
             if not self.move(certificate) or certificate.relative_gap <= tol:
                 break
-            if len(self.W) * certificate.primal >= -self.slope * len(rows):
+            if is_whole and len(self.W) * certificate.primal >= -self.slope * len(rows):
                 break  # the optimum of a sample is no nearer than that to the optimum of all rows
-        self.problem, self.base, self.base_primal = whole, None, _MOST
+        self.problem, self.base, self.base_primal, self._searches = whole, None, _MOST, searches
+
+    def _learned(self) -> list[Floats]:
+        return [self.W, self.share]
+
+    def _easy_share(self, rows: Rows) -> float:
+        """Return the share of the costs of a sample to begin with.
+
+        If few rows have a loss, as when the classes are nearly separable, the Newton step at large
+        costs is far too long. It is not from the optimum at a tenth of the costs.
+        """
+        costs, squares = self.problem.costs(rows.y, rows.weights) + 0.0, np.zeros(len(self.W))
+        self.sums.add_squares(rows, costs, squares)
+        return min(1.0, _EASY * np.count_nonzero(costs) / max(float(squares.sum()), 1e-300))
 
     def start_pass(self) -> None:
         """Prepare for a pass at `W`."""
         super().start_pass()
         self._H[:], self._slopes[:] = 0.0, 0.0
         self._rows = [[] for _ in range(SLICES)]
-        self.curvature = 0.0
+        self.curvature, self._along = 0.0, []
 
     def add(self, block: int, rows: Rows) -> list[Alphas]:
         """Add the rows of a block; return their alphas by slice."""
 
-        def work(k: int) -> tuple[Floats, Floats, float]:
-            part = parts[k]
+        def work(k: int) -> tuple[Floats, Floats, float, Floats]:
+            part, along = parts[k], np.zeros(len(_LENGTHS) + 1)
             z = decide(part, self.W, self.problem.bias)[:, 0]
             alpha, curvature = respond(self.problem, part, z)
             self._add_curvature(k, part, curvature)
@@ -343,17 +366,46 @@ class SmoothNewton(FullBatch):
             if self.base is not None:
                 # Newton's step moves the dual variables to Σ α s x = W, but for their bounds.
                 before = decide(part, self.base, self.problem.bias)[:, 0]
+                along[-1] = -dot(signs * alpha, z - before)
+                if not self._searches:
+                    along[:-1] = self._slopes_between(part, signs, before, z)
                 alpha, slopes = respond(self.problem, part, before)
                 alpha += slopes * signs * (before - z)
                 self.problem.make_feasible(part, Dense(alpha))
-            return alpha, self.certify_slice(k, part, Dense(alpha)), float(curvature.sum())
+            total = float(curvature.sum())
+            return alpha, self.certify_slice(k, part, Dense(alpha)), total, along
 
         parts, alphas = slices_of(rows), list[Alphas]()
-        for alpha, sums, curvature in self.sums.spread(work, range(SLICES)):
+        for alpha, sums, curvature, along in self.sums.spread(work, range(SLICES)):
             alphas.append(Dense(alpha))
             self.curvature += curvature
+            self._along.append(along)
             self._certifier.sums.append(sums)
         return alphas
+
+    def _slopes_between(
+        self, rows: Rows, signs: Floats | float, before: Floats, z: Floats
+    ) -> list[float]:
+        """Return the derivatives of the losses along a step, at `_LENGTHS` of it."""
+        change, slopes = z - before, list[float]()
+        for length in _LENGTHS:
+            alpha, _ = respond(self.problem, rows, before + length * change)
+            slopes.append(-dot(signs * alpha, change))
+        return slopes
+
+    def _shorter(self, way: Floats) -> float:
+        """Return where along a step from the base the objective is least, about."""
+        assert self.base is not None
+        lengths = np.append(_LENGTHS, 1.0)
+        own = self.share[0] * np.sum([np.zeros(len(lengths)), *self._along], axis=0)
+        slopes = self.sums.comm.gather(list(own)).sum(axis=0)
+        slopes += [dot(self.ridge * (self.base + t * way)[:, 0], way[:, 0]) for t in lengths]
+        lengths, slopes = np.append(0.0, lengths), np.append(self.slope, slopes)
+        k = int(np.argmax(slopes > 0.0))  # 0 if there is none, by rounding
+        if k == 0:
+            return float(_LENGTHS[0])
+        share = slopes[k] / (slopes[k] - slopes[k - 1])  # of the way back to the one before
+        return float(max(lengths[k] - share * (lengths[k] - lengths[k - 1]), 0.1 * _LENGTHS[0]))
 
     def _add_curvature(self, k: int, rows: Rows, curvature: Floats) -> None:
         self.sums.add_gram(k, rows, curvature, self._H[k])
@@ -362,6 +414,7 @@ class SmoothNewton(FullBatch):
         """Return the Newton step; `within` is the decrease of the objective that counts as 0."""
         self.visits = 0
         H = self.sums.add_up(self._H)
+        H *= self.share[0]
         H.flat[:: len(H) + 1] += self.ridge
         return self.sums.solve(factorize(H), -gradient)
 
@@ -382,7 +435,7 @@ class SmoothNewton(FullBatch):
                 alpha, _ = respond(self.problem, rows[k], z + length * change)
                 return dot(signs[k] * alpha, change)
 
-            own = -math.fsum(self.sums.spread(gain, range(len(rows))))
+            own = -float(self.share[0]) * math.fsum(self.sums.spread(gain, range(len(rows))))
             return self.sums.total(own, dot(self.ridge * (w + length * step), step))
 
         return slope
@@ -392,35 +445,50 @@ class SmoothNewton(FullBatch):
 
     def move(self, certificate: Certificate, tol: float = 0.0) -> bool:
         """Set `W` for the next pass; return whether there is progress to be made."""
-        P = certificate.primal
-        if self.base is not None and self.base_primal + _ARMIJO * self.slope < P:
+        is_worse = self.base is not None and self._value + _ARMIJO * self.slope < self._at(
+            certificate.primal
+        )
+        if is_worse and not self._searches:
+            assert self.base is not None
             way = self.W - self.base
-            # The minimum of the parabola through both values and the slope at the base.
-            rise = P - self.base_primal - self.slope
-            q = min(0.5, max(0.05, -0.5 * self.slope / rise))
             if float(abs(way).max()) <= 1e-14 * float(abs(self.W).max()):
                 return False
+            q = self._shorter(way)
             self.W[:] = self.base + q * way
             self.slope *= q
+            self._is_short = self._is_short or q < _GOOD
             return True
-        gradient = self.ridge * self.W[:, 0] - self.sums.add_up(self._slopes)
-        step = self._step(gradient, tol * P)
+        if self.base is not None and not self._is_short:
+            self.share[0] = min(1.0, _HARDER * self.share[0])
+        gradient = self.ridge * self.W[:, 0] - self.share[0] * self.sums.add_up(self._slopes)
+        step, self._is_short = self._step(gradient, tol * certificate.primal), False
         if self._searches:
             self.visits += 2
-            step *= step_length(self._slope(step))
-        self.base, self.base_primal = self.W.copy(), P
+            length = step_length(self._slope(step))
+            step *= length
+            self._is_short = length < _GOOD
+        self.base, self.base_primal = self.W.copy(), certificate.primal
+        self._value = self._at(certificate.primal)
         self.slope = dot(gradient, step)
         self.W[:, 0] += step
         return True
 
+    def _at(self, primal: float) -> float:
+        """Return the objective at the share of the costs, given that at all costs."""
+        share = float(self.share[0])
+        size = 0.5 * dot(self.ridge, np.square(self.W[:, 0]))
+        return share * primal + (1.0 - share) * size
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state, except W."""
-        found = {"newton_numbers": np.array([self.base_primal, self.slope])}
+        numbers = [self.base_primal, self.slope, self._value, self.share[0], self._is_short]
+        found = {"newton_numbers": np.array(numbers)}
         return found if self.base is None else {**found, "newton_base": self.base}
 
     def restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `arrays`."""
-        self.base_primal, self.slope = arrays["newton_numbers"].tolist()
+        numbers = arrays["newton_numbers"].tolist()
+        self.base_primal, self.slope, self._value, self.share[0], self._is_short = numbers
         self.base = arrays.get("newton_base")
 
 

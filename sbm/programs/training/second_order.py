@@ -17,7 +17,6 @@ from sbm.engine.certificate import visit_all
 from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit
-from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.needs import (
@@ -48,6 +47,9 @@ def _its_rows(visit: Visit, learner: Learner, size: int) -> Rows:
     """Return those of the first rows of a block that a learner may learn from."""
     rows, mine = visit.rows.part(0, size), learner.its_own(visit.folds)
     return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
+
+
+_USELESS = 0.9  # relative gap of weights that are no better to start from than zeros
 
 
 class NewtonSteps:
@@ -262,9 +264,7 @@ class SecondOrder(RowMethod):
         super().__init__(training)
         engine, task = self.engine, training.job.task
         is_in_memory = not any_of(engine.comm, not engine.plan.is_whole)[0]
-        # The optimum of a large sample is so near that whole steps are right.
-        is_large = piece_rows(task.store) >= LARGE_SAMPLE * len(self.weights[0])
-        searches = task.shares_rows and is_in_memory and not is_large
+        searches = task.shares_rows and is_in_memory
         self.steps = NewtonSteps(engine, task, training.task.tol, searches=searches)
         # Of the last pass: its learners, their certificates, and its totals.
         self._active, self._certificates = list[Learner](), dict[int, Certificate]()
@@ -276,8 +276,8 @@ class SecondOrder(RowMethod):
         return self.steps.methods[0].name
 
     def take_up(self, certificate: Certificate) -> None:
-        """Start from zeros, whose dual is 0, if that is better than an earlier model."""
-        if certificate.dual < 0:
+        """Start from zeros, whose dual is 0, if that is not much worse than an earlier model."""
+        if certificate.relative_gap > _USELESS:
             for W in self.weights:
                 W[:] = 0.0
 
