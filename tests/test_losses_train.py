@@ -13,6 +13,7 @@ from families import CASES, N_FEATURES, Case, assert_same_optimum, make_store, r
 from helpers import fit, full_weights
 from inside import LOSSES
 from processes import finished
+from sklearn.svm import OneClassSVM
 
 import sbm
 from sbm.errors import DataError, SettingsError
@@ -235,6 +236,19 @@ def test_one_class_is_certified_with_default_settings(nu, text_of, tmp_path):
     assert report["converged"]
     assert report["dual"] <= report["primal"] < 0
     assert report["relative_gap"] <= 1e-3
+
+
+@pytest.mark.parametrize("nu", [1e-6, 4e-3, 0.2])  # less than a row, 1.2 rows, 60
+def test_one_class_reaches_the_optimum_of_scikit_learn(nu, tmp_path):
+    X, y = Case("one_class", 1).rows(6, n=300)
+    peer = OneClassSVM(kernel="linear", nu=nu, tol=1e-9).fit(X)
+    _, report, _ = fit(make_store(tmp_path, X, y, blocks=4), loss="one_class", nu=nu)
+    assert report["converged"]
+    best = -0.5 * np.square(peer.coef_).sum()
+    # Its bounds may be off by a rounding of its optimum.
+    assert report["dual"] <= best * (1 - 1e-5)
+    assert report["primal"] >= best * (1 + 1e-5)
+    assert report["primal"] <= best * (1 - 1.1e-3)
 
 
 def test_rows_around_the_origin_have_optimum_0(tmp_path):

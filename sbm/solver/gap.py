@@ -194,6 +194,7 @@ class Certifier:
         self.sums = [np.array(one) for one in itertools.chain(*theirs)]
         for array in self.arrays:
             comm.add_up(array)
+        self._problem.gather(comm)
         self._counts = comm.gather(self._counts.tolist()).sum(axis=0)
 
     def finish(self) -> Certificate:

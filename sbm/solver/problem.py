@@ -25,6 +25,7 @@ from sbm.solver.variables import FEW, DenseSet, ListPool
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sbm.distributed.comm import Comm
     from sbm.losses import Loss
     from sbm.solver.cache import WorkingSet
 
@@ -52,6 +53,9 @@ _PREFETCH_ROWS = 3
 _SINGLE = 8192  # as in kernels/common.py
 _MEAN_OF = 10_000  # approximate number of rows sampled for the mean |x|²
 EPSILON = 2.0**-52  # relative rounding error of a number
+# One class: outliers whose decision values are kept to certify an exact offset. For more, the error
+# of an offset that is not exact is small beside its share of the objective.
+FEW_OUTLIERS = 4096
 
 TOO_LARGE = (
     "computation exceeds the range of a float64 (1.8e308); scale values and targets down, or use "
@@ -201,6 +205,9 @@ class _Separable:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""
+
+    def gather(self, comm: Comm) -> None:
+        """Collect what certificates of all ranks need besides sums: nothing."""
 
     def numbers(self) -> list[float]:
         """Return the numbers that several solvers sum, besides W and Σ d_i: none."""
@@ -429,6 +436,7 @@ class OneClass(Problem):
         self._level = np.zeros(2)  # ρ, Σ α
         self._scale = 0.0  # mean |x|², the unit of steps of ρ
         self._visited = 0.0  # weight of the rows visited since the last step of ρ
+        self._lowest = np.empty((2, 0))  # decision values and weights of rows below ρ
 
     @property
     def rho(self) -> float:
@@ -528,8 +536,44 @@ class OneClass(Problem):
 
     def start_certificate(self, W: Weights) -> list[Weights]:
         """Prepare for `certify`, which also sums U x, and α instead of d_i."""
-        self._x_sum = np.zeros(len(W))
+        self._x_sum, self._lowest = np.zeros(len(W)), np.empty((2, 0))
         return [self._x_sum]
+
+    def _certify(
+        self, rows: Rows, alpha: Dense, W: Weights, W_alpha: Weights
+    ) -> npt.NDArray[np.float64]:
+        """Add rows to a certificate; also collect those that ρ may have to be lowered for.
+
+        If N is a few rows, the loss of a row counts so much more than ρ that ρ has to be exact:
+        at most N of the weight is below it.
+        """
+        if self.nu * self.total <= FEW_OUTLIERS:
+            z = decide(rows, W, 0.0)[:, 0]
+            below = z < self.rho
+            weights = np.ones(len(z)) if rows.weights is None else rows.weights
+            self._collect(np.array([z[below], weights[below]]))
+        return super()._certify(rows, alpha, W, W_alpha)
+
+    def _collect(self, more: Weights) -> None:
+        """Add decision values and weights, and keep the lowest ones, up to a weight of N."""
+        both = np.concatenate([self._lowest, more[:, more[1] > 0.0]], axis=1)
+        both = both[:, np.argsort(both[0], kind="stable")]
+        end = int(np.searchsorted(np.cumsum(both[1]), self.nu * self.total)) + 1
+        self._lowest = both[:, :end].copy()
+
+    def gather(self, comm: Comm) -> None:
+        """Collect the lowest decision values of all ranks."""
+        every, self._lowest = comm.share(self._lowest.tolist()), np.empty((2, 0))
+        for theirs in every:
+            self._collect(np.array(theirs).reshape(2, -1))
+
+    def _lower_offset(self, loss: float) -> float:
+        """Lower ρ to its optimum for the rows that were collected; return the loss there."""
+        z, weights = self._lowest
+        if weights.sum() < self.nu * self.total or not len(z):
+            return loss
+        self._level[0] = z[-1]
+        return math.fsum(weights * (z[-1] - z))
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights
@@ -540,6 +584,7 @@ class OneClass(Problem):
         upper bounds. W follows from Σ U x.
         """
         missed, loss, alpha_sum, *_ = sums
+        loss = self._lower_offset(loss)
         n = self.nu * self.total
         self._level[1] = alpha_sum
         size = 0.5 * squared_norm(W) + abs(n * self.rho) + loss

@@ -34,6 +34,7 @@ FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the firs
 # Rounds of passes with a proximal term, their growth from pass to pass, and the most. Tables need 7
 # to 50 passes, with two rounds many times more. Late passes must be more exact.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
+_FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
@@ -267,7 +268,12 @@ class Dual(RowMethod):
         state = self.training.state
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
-        return state.watch.is_due(done.gap, self.dual, self.training.job.plan.is_whole)
+        is_due = state.watch.is_due(done.gap, self.dual, self.training.job.plan.is_whole)
+        # If the offset of one class is a little too high, the estimate is far too large; a
+        # certificate corrects the offset, and shows how much.
+        is_unknown = isinstance(self.solvers[0].problem, OneClass) and not state.watch.ratio
+        is_power = state.passes & (state.passes - 1) == 0
+        return is_due or (is_unknown and is_power and state.passes >= _FIRST_LOOK)
 
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
