@@ -99,7 +99,7 @@ def kernels_of(
     if settings.method == "newton":
         return (*kernels, *_DECIDE, "solver.newton.*")
     kernels += _WORKING_SET_IN_MEMORY if in_memory else _WORKING_SET
-    kernels += _DECIDE if streamed else ()
+    kernels += _DECIDE if streamed or problems[0].loss.name == "one_class" else ()
     return (*kernels, *_RANKS) if summed else kernels
 
 

@@ -56,6 +56,7 @@ EPSILON = 2.0**-52  # relative rounding error of a number
 # One class: outliers whose decision values are kept to certify an exact offset. For more, the error
 # of an offset that is not exact is small beside its share of the objective.
 FEW_OUTLIERS = 4096
+_BELOW = 2.0**-40  # of an offset: more than the rounding of a decision value
 
 TOO_LARGE = (
     "computation exceeds the range of a float64 (1.8e308); scale values and targets down, or use "
@@ -572,8 +573,9 @@ class OneClass(Problem):
         z, weights = self._lowest
         if weights.sum() < self.nu * self.total or not len(z):
             return loss
-        self._level[0] = z[-1]
-        return math.fsum(weights * (z[-1] - z))
+        # A little lower, so that no rounding makes an outlier of the row at the offset.
+        self._level[0] = z[-1] - _BELOW * abs(z[-1])
+        return math.fsum(weights * np.maximum(self._level[0] - z, 0.0))
 
     def bounds(
         self, sums: Sequence[float], W: Weights, W_alpha: Weights

@@ -233,6 +233,8 @@ class Solver:
         Looking at a row costs as much as one of its visits. Where few rows come to rest, as with
         many classes, only every `SCREEN_AGAIN`-th block is screened, to see whether more do.
         """
+        if self.proximal is not None:  # its passes have so many rounds that it always pays
+            return True
         saves = self.rest_share * self.rounds
         return saves >= LEAST_SAVING or self.unscreened >= SCREEN_AGAIN - 1
 

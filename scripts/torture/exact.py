@@ -86,8 +86,8 @@ def watch_certificates() -> Iterator[list[Certified]]:
 
     def watched_finish(self: Certifier) -> Certificate:
         one = known.pop(id(self))
-        one.rho = one.problem.rho if isinstance(one.problem, OneClass) else 0.0
         one.certificate = finish(self)
+        one.rho = one.problem.rho if isinstance(one.problem, OneClass) else 0.0
         one.W_alpha = self.W_alpha.copy()
         found.append(one)
         return one.certificate
