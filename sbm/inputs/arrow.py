@@ -254,7 +254,7 @@ class ArrowTable:
         column = batch.column(batch.schema.names.index(root))
         return pc.struct_field(column, path) if path else column
 
-    def rows(self, names: Sequence[str], numeric: frozenset[str], most: int) -> Iterator[TableRows]:
+    def rows(self, names: Sequence[str], most: int) -> Iterator[TableRows]:
         """Yield the rows of some columns; see `Table`."""
         roots = list(dict.fromkeys(str(self._paths[name][0]) for name in names))
         for batch in self.batches(roots, most):

@@ -87,8 +87,11 @@ class Batch:
     names: NewNames | None = None  # names of features, in order of first appearance
     name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
-    # whether ids ascend within each row, and no value is beyond the limit of the type
+    # whether ids ascend within each row, no value is beyond the limit of the type, and `changed` is
+    # known
     is_sorted: bool = False
+    # row and message of the first whole number that the type of the values changes
+    changed: tuple[int, str] = (0, "")
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -218,7 +221,8 @@ def read_rows(
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
                 is_sorted = batch.is_sorted
                 ids = batch.ids[low:high].astype(np.int64, copy=not is_sorted)
-                values = as_floats(batch.values[low:high], copy=not is_sorted)
+                values: npt.NDArray[Any] = batch.values[low:high]
+                values = values if is_sorted else as_floats(values)
                 nnz = len(ids) if is_sorted else kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
@@ -238,8 +242,11 @@ def read_rows(
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
                 if not source.changed and dtype == "float32" and parsed.values is not None:
-                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
-                    source.changed = f"{place(begin + row)}: {change}" if change else ""
+                    row, change = batch.changed
+                    if not is_sorted:
+                        row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
+                        row += begin
+                    source.changed = f"{place(row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
                 source.read = before + batch.size * end // n_rows
@@ -302,7 +309,7 @@ def _take_good(
     weights: Floats | None,
     indptr: Ints,
     ids: Ints,
-    values: Floats,
+    values: npt.NDArray[np.floating],
     dtype: str,
     refused: dict[int, str],
     may_lack: bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +11,11 @@ import numpy.typing as npt
 
 from sbm.errors import DataError
 from sbm.inputs.columns.cells import (
+    Cells,
     Floats,
     Ints,
+    Text,
+    as_arrow,
     flags_of,
     is_string,
     is_time,
@@ -20,14 +23,14 @@ from sbm.inputs.columns.cells import (
     numbers_of,
     shown,
     simplified,
-    text_of,
+    take,
     times_of,
     words_of,
-    years_of,
 )
+from sbm.inputs.columns.cells import kernels as reading
 from sbm.inputs.columns.kinds import MISSING, RARE, Column
-from sbm.inputs.columns.words import WordTable, kernels
-from sbm.inputs.parsing import TOO_LARGE
+from sbm.inputs.columns.words import WordTable, kernels, padded
+from sbm.inputs.parsing import EXACT_FLOAT32, TOO_LARGE, show_change
 from sbm.plain import dataclass
 from sbm.units import shorten
 
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 Codes = npt.NDArray[np.int32]
 _OF_WORDS = ("category", "empty", "words", "ids")  # kinds
 _WEEK = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_HOUR, _DAY = 3_600_000_000, 86_400_000_000  # microseconds
 _SEPARATORS = r"[\s,;|]+"  # between the words of a cell
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
@@ -54,21 +56,38 @@ class Seen:
     unknown: int = 0  # those that the store or the model does not know
 
 
+@dataclass(frozen=True)
+class Converted:
+    """Rows of features."""
+
+    indptr: Ints  # shape (n + 1,)
+    ids: Ints  # shape (nnz,); ascending in each row, unless there are lists of words
+    values: npt.NDArray[np.floating]  # shape (nnz,)
+    # row and message of the first whole number that the type of the values changes
+    changed: tuple[int, str] = (0, "")
+
+
 @dataclass
-class _Words:
-    """Words of a column whose codes are to be found."""
+class _New:
+    """Words of a column whose codes are not known yet."""
 
     column: int
-    # row of the table of codes; or of the table of numbers, if the word is that of missing numbers;
-    # -1 for words of lists
-    slot: int
-    codes: Ints  # shape (n,); position in `found` of each cell, -1 for none
-    found: Codes  # shape (n_words,); code of each word
+    rows: Ints  # shape (n,); where each appears
     prefix: bytes
-    text: npt.NDArray[np.uint8]
-    offsets: Ints  # shape (n_words + 1,)
-    rows: Ints = field(default_factory=_NONE.copy)  # of the cells, for words of lists
-    is_missing: bool = False  # whether it is the word of missing numbers
+    words: Text  # n words
+    # target, places: ``target[places]`` receives their codes
+    target: Codes
+    places: Ints
+
+
+@dataclass
+class _Coded:
+    """Cells of a column that are words of a dictionary."""
+
+    codes: Codes  # shape (n_words,); code of each word
+    local: Ints  # shape (n,); word of each cell, -1 for none
+    out: Codes | None  # shape (n,); receives their codes; None for words of lists
+    rows: Ints  # of the cells, for words of lists
 
 
 class Converter:
@@ -104,74 +123,76 @@ class Converter:
         self.n_slots = int(sizes.sum())
         words.columns = frozenset(_encoded(c.name) for c in columns if c.kind in _OF_WORDS)
         names = [name for column in columns for name in _fixed_names(column)]
-        offsets = np.cumsum([0, *map(len, names)], dtype=np.int64)
-        text = np.frombuffer(b"".join(names), np.uint8)
-        self._number_codes = (
-            words.insert(text, offsets) if grows else words.find(b"", text, offsets)
-        )
-        if not grows:
-            self._number_codes[self._number_codes < 0] = len(words)
+        self._number_codes = self._codes_of(names)
         self._missing_codes = np.full(len(names), -1, np.int32)
 
+    def _codes_of(self, names: Sequence[bytes]) -> Codes:
+        """Return the codes of names, new ones if they may be added, else of an unknown one."""
+        if self._grows:
+            return self._words.add(names)
+        codes = [self._words.code_of(name) for name in names]
+        return np.array([c if c >= 0 else len(self._words) for c in codes], np.int32)
+
     def convert(
-        self, cells: Mapping[str, pa.Array], n: int, limit: float, refused: dict[int, str]
-    ) -> tuple[Ints, Ints, Floats]:
+        self, cells: Mapping[str, Cells], n: int, limit: float, dtype: str, refused: dict[int, str]
+    ) -> Converted:
         """Convert the rows of a batch.
 
         Parameters
         ----------
-        cells : mapping of str to pyarrow.Array
+        cells : mapping of str to pyarrow.Array or Text
             Cells by column; a column may be missing, and then has no features.
         n : int
             Number of rows.
         limit : float
             Largest magnitude of a value.
+        dtype : {"float32", "float64"}
+            Type of the values.
         refused : dict of int to str
             Receives messages about invalid rows.
-
-        Returns
-        -------
-        indptr : ndarray, shape (n + 1,), int64
-        ids : ndarray, shape (nnz,), int64
-            Ascending in each row, unless there are lists of words.
-        values : ndarray, shape (nnz,), float64
         """
         n_numbers, n_words = self._slots[-1]
         numbers, codes = np.empty((n_numbers, n)), np.empty((n_words, n), np.int32)
-        found: list[_Words] = []
+        self._new: list[_New] = []
+        self._coded: list[_Coded] = []
+        self._spread: list[tuple[Codes, Ints, Codes]] = []
         for k, column in enumerate(self.columns):
             (a, b), (c, d) = zip(self._slots[k], self._slots[k + 1], strict=True)
             if column.name in cells and n:
                 read = simplified(cells[column.name])
-                found += self._read(k, column, read, numbers[a:b], codes[c:d], refused)
+                self._read(k, column, read, numbers[a:b], codes[c:d], refused)
                 self.seen[column.name].cells += n
             else:
                 numbers[a:b], codes[c:d] = 0.0, -1
-        self._find(found, n)
+        self._complete()
+        for some in self._coded:
+            codes_of = np.append(some.codes, np.int32(-1))
+            if some.out is not None:
+                np.take(codes_of, some.local, out=some.out, mode="wrap")
+        for out, rows, some_codes in self._spread:
+            out[rows] = some_codes
         unknown = len(self._words)
-        lists: list[tuple[Ints, Codes]] = []
-        for some in found:
-            table = np.where(some.found < 0, unknown, some.found).astype(np.int32)
-            if some.is_missing:
-                self._missing_codes[some.slot] = table[0]
-            elif some.slot >= 0:
-                np.take(np.append(table, np.int32(-1)), some.codes, out=codes[some.slot])
-            else:
-                lists.append((some.rows, table[some.codes]))
         ids = np.append(self._words.ids[:unknown], self._words.free_id)
         indptr, size = np.empty(n + 1, np.int64), numbers.size + codes.size
-        out_ids, out_values = np.empty(size, np.int64), np.empty(size)
-        nnz, n_large = kernels.assemble(
-            numbers, self._number_codes, self._missing_codes, codes, limit, ids, indptr, out_ids,
-            out_values,
+        out_ids, out_values = np.empty(size, np.int64), np.empty(size, dtype)
+        exact = EXACT_FLOAT32 if dtype == "float32" else np.inf
+        nnz, n_large, changed = kernels.assemble(
+            numbers, self._number_codes, self._missing_codes, codes, limit, exact, ids, indptr,
+            out_ids, out_values,
         )  # fmt: skip
         if n_large:
             self._refuse_large(cells, numbers, limit, refused)
-        out_ids, out_values = out_ids[:nnz], out_values[:nnz]
-        return _merged(indptr, out_ids, out_values, [(rows, ids[c]) for rows, c in lists])
+        found = Converted(indptr, out_ids[:nnz], out_values[:nnz])
+        if changed >= 0:
+            row, k = divmod(changed, n_numbers)
+            name = self._words.name(int(self._number_codes[k])).decode("utf-8", "replace")
+            found = replace(found, changed=(row, show_change(name, float(numbers[k, row]))))
+        return _merged(
+            found, [(c.rows, ids[c.codes[c.local]]) for c in self._coded if c.out is None]
+        )
 
     def _refuse_large(
-        self, cells: Mapping[str, pa.Array], numbers: Floats, limit: float, refused: dict[int, str]
+        self, cells: Mapping[str, Cells], numbers: Floats, limit: float, refused: dict[int, str]
     ) -> None:
         """Describe the first numbers beyond the limit."""
         for k, column in enumerate(self.columns):
@@ -188,68 +209,107 @@ class Converter:
     # ---------------------------------------------------------------------------------- columns
 
     def _read(
-        self, k: int, column: Column, cells: pa.Array, numbers: Floats, codes: Codes,
+        self, k: int, column: Column, cells: Cells, numbers: Floats, codes: Codes,
         refused: dict[int, str],
-    ) -> list[_Words]:  # fmt: skip
-        """Fill in the numbers of a column, and return its words, which need codes."""
+    ) -> None:  # fmt: skip
+        """Fill in the numbers and the codes of a column, as far as they are known."""
         kind, prefix = column.kind, _encoded(column.name) + b"="
-        first, slot = self._slots[k]
-        seen = self.seen[column.name]
         if kind in ("category", "empty"):
-            local, words = words_of(cells, column.content)
             if kind == "empty" and cells.null_count == len(cells):
                 codes[:] = -1
-                return []
-            return [self._words_in(k, slot, local, prefix, words)]
-        if kind in ("words", "ids"):
-            return [self._words_in_lists(k, cells, prefix)]
-        if kind == "vector":
-            self._vectors(column, cells, numbers, refused)
-            local = np.where(cells.is_null().to_numpy(zero_copy_only=False), 0, -1)
-            return [self._named(k, slot, local, prefix, [MISSING.encode()])]
-        if kind == "date":
-            return self._dates(k, column, cells, numbers[0], prefix)
-        numbers[0], is_mixed = (
-            flags_of(cells) if kind == "flag" else numbers_of(cells, column.decimal)
-        )
-        self._note_mixed(seen, cells, is_mixed)
-        return self._missing(k, first, numbers[0], prefix)
+            else:
+                self._read_words(k, column, cells, prefix, codes[0])
+        elif kind in ("words", "ids"):
+            self._read_lists(k, as_arrow(cells), prefix)
+        elif kind == "vector":
+            self._read_vectors(column, as_arrow(cells), numbers, refused)
+            is_null = as_arrow(cells).is_null().to_numpy(zero_copy_only=False)
+            self._add_words(k, prefix, _MISSING_WORD, np.where(is_null, 0, -1), codes[0])
+        elif kind == "date":
+            self._read_dates(k, column, cells, numbers[0], codes, prefix)
+        else:
+            numbers[0], is_mixed = (
+                flags_of(cells) if kind == "flag" else numbers_of(cells, column.decimal)
+            )
+            self._note_mixed(self.seen[column.name], cells, is_mixed)
+            self._note_missing(k, numbers[0], prefix)
 
-    def _note_mixed(self, seen: Seen, cells: pa.Array, is_mixed: Any) -> None:
+    def _note_mixed(self, seen: Seen, cells: Cells, is_mixed: Any) -> None:
         if is_mixed is None:
             return
         if not seen.mixed:
             seen.example = shorten(shown(cells, int(np.argmax(is_mixed))), 30)
         seen.mixed += int(np.count_nonzero(is_mixed))
 
-    def _missing(self, k: int, slot: int, numbers: Floats, prefix: bytes) -> list[_Words]:
-        """Return the word of the missing cells of a column of numbers, if it is not known yet."""
-        if self._missing_codes[slot] >= 0:
-            return []
-        is_nan = np.isnan(numbers)
-        if not is_nan.any():
-            return []
-        found = self._named(k, slot, np.where(is_nan, 0, -1), prefix, [MISSING.encode()])
-        found.is_missing = True
-        return [found]
+    def _note_missing(self, k: int, numbers: Floats, prefix: bytes) -> None:
+        """Find the code of missing numbers of a column, if there are some for the first time."""
+        slot = self._slots[k][0]
+        if self._missing_codes[slot] >= 0 or not (is_nan := np.isnan(numbers)).any():
+            return
+        code = self._words.code_of(prefix + MISSING.encode())
+        self._missing_codes[slot] = code
+        if code < 0:
+            first = np.array([np.argmax(is_nan)])
+            new = _New(k, first, prefix, _MISSING_WORD, self._missing_codes, np.array([slot]))
+            self._new.append(new)
 
-    def _named(
-        self, k: int, slot: int, local: Ints, prefix: bytes, words: Sequence[bytes]
-    ) -> _Words:
-        text = np.frombuffer(b"".join(words), np.uint8)
-        offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
-        found = self._words.find(prefix, text, offsets)
-        return _Words(k, slot, local, found, prefix, text, offsets)
+    def _read_words(self, k: int, column: Column, cells: Cells, prefix: bytes, out: Codes) -> None:
+        """Write the codes of a column of words."""
+        if not isinstance(cells, Text) and is_string(cells.type) and not _is_coded(cells):
+            cells = Text.of(cells)
+        if not isinstance(cells, Text) or column.content == "flags":
+            local, words = words_of(cells, column.content)
+            self._add_words(k, prefix, Text.of(words), local, out)
+            return
+        unknown, other = self._words.find(prefix, cells, column.content == "numbers", out)
+        self._count(column, out, len(other))
+        self._new.append(_New(k, unknown, prefix, cells.take(unknown), out, unknown))
+        if len(other):  # numbers with several spellings
+            local, words = words_of(cells.take(other), column.content)
+            codes = np.empty(len(other), np.int32)
+            self._add_words(k, prefix, Text.of(words), local, codes, other)
+            self._spread.append((out, other, codes))
 
-    def _words_in(self, k: int, slot: int, local: Ints, prefix: bytes, words: pa.Array) -> _Words:
-        text, offsets = text_of(words)
-        found = self._words.find(prefix, text, offsets)
-        if local.min(initial=0) < -1 or local.max(initial=-1) >= len(found):
-            name = self.columns[k].name
-            raise DataError(f"column {name}: found a code outside its {len(found)} words")
-        return _Words(k, slot, local, found, prefix, text, offsets)
+    def _add_words(
+        self, k: int, prefix: bytes, words: Text, local: Ints, out: Codes | None,
+        rows: Ints | None = None,
+    ) -> None:  # fmt: skip
+        """Note cells that are words of a dictionary.
 
-    def _words_in_lists(self, k: int, cells: pa.Array, prefix: bytes) -> _Words:
+        Parameters
+        ----------
+        local : ndarray, shape (n,)
+            Word of each cell, -1 for none.
+        out : ndarray, shape (n,), int32
+            Receives the codes; None for words of lists.
+        rows : ndarray, shape (n,), int64
+            Row of each cell. Default: 0 to n.
+        """
+        column = self.columns[k]
+        if local.min(initial=0) < -1 or local.max(initial=-1) >= len(words):
+            raise DataError(f"column {column.name}: found a code outside its {len(words)} words")
+        codes = np.empty(len(words), np.int32)
+        unknown, _ = self._words.find(prefix, words, False, codes)
+        coded = _Coded(codes, local, out, np.arange(len(local)) if rows is None else rows)
+        self._coded.append(coded)
+        if column.kind in _OF_WORDS:
+            self._count(column, codes[local[local >= 0]])
+        if not len(unknown):
+            return
+        first = np.full(len(words) + 1, len(local))
+        first[local[::-1]] = np.arange(len(local) - 1, -1, -1)  # the first one is written last
+        used = unknown[first[unknown] < len(local)]
+        new = _New(k, coded.rows[first[used]], prefix, words.take(used), codes, used)
+        self._new.append(new)
+
+    def _count(self, column: Column, codes: Codes, others: int = 0) -> None:
+        """Count the words of a column, and those that are unknown."""
+        seen = self.seen[column.name]
+        seen.words += len(codes) - others
+        seen.unknown += int(np.count_nonzero((codes < 0) | (codes >= self._n_known))) - others
+
+    def _read_lists(self, k: int, cells: pa.Array, prefix: bytes) -> None:
+        """Note the words of a column of lists."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -258,17 +318,15 @@ class Converter:
                 cells = cells.dictionary_decode()
             cells = pc.split_pattern_regex(pc.ascii_trim_whitespace(cells), _SEPARATORS)
         elif pa.types.is_null(cells.type) or not hasattr(cells, "flatten"):
-            return self._named(k, -1, _NONE, prefix, [])
+            return
         lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
         rows = np.repeat(np.arange(len(cells)), lengths)
         local, words = words_of(simplified(cells.flatten()), "words")
-        text, offsets = text_of(words)
         skipped = pc.equal(words, MISSING).to_numpy(zero_copy_only=False)
         kept = ~np.append(skipped, True)[local]
-        found = self._words.find(prefix, text, offsets)
-        return _Words(k, -1, local[kept], found, prefix, text, offsets, rows[kept])
+        self._add_words(k, prefix, Text.of(words), local[kept], None, rows[kept])
 
-    def _vectors(
+    def _read_vectors(
         self, column: Column, cells: pa.Array, numbers: Floats, refused: dict[int, str]
     ) -> None:
         import pyarrow as pa
@@ -291,72 +349,66 @@ class Converter:
             flat.reshape(-1, column.size).T, posinf=np.inf, neginf=-np.inf
         )
 
-    def _dates(
-        self, k: int, column: Column, cells: pa.Array, numbers: Floats, prefix: bytes
-    ) -> list[_Words]:
+    def _read_dates(
+        self, k: int, column: Column, cells: Cells, numbers: Floats, codes: Codes, prefix: bytes
+    ) -> None:
         times = times_of(cells, column.pattern)
-        valid = is_time(times)
-        seen, (first, slot) = self.seen[column.name], self._slots[k]
-        if not valid.all():
-            is_mixed = ~valid & ~null_dates(cells)
-            self._note_mixed(seen, cells, is_mixed if is_mixed.any() else None)
-        numbers[:] = years_of(times)
-        days = np.where(valid, times // _DAY, 0)
-        month = days.astype("M8[D]").astype("M8[M]").astype(np.int64) % 12
+        rows = np.flatnonzero(~is_time(times))
+        if len(rows):
+            is_mixed = np.zeros(len(times), np.bool_)
+            is_mixed[rows] = ~null_dates(take(cells, rows))
+            self._note_mixed(self.seen[column.name], cells, is_mixed if is_mixed.any() else None)
+        parts = np.empty((3, len(times)), np.int64)
+        reading.split_dates(times, numbers, parts)
+        self._note_missing(k, numbers, prefix)
         base = prefix[:-1]
-        parts: list[tuple[Ints, bytes, list[bytes]]] = [
-            (month, base + b".month=", [b"%d" % (m + 1) for m in range(12)]),
-            ((days + 3) % 7, base + b".weekday=", [day.encode() for day in _WEEK]),
-        ]
-        if column.has_time:
-            hour = np.where(valid, times // _HOUR, 0) % 24
-            parts.append((hour, base + b".hour=", [b"%d" % h for h in range(24)]))
-        return self._missing(k, first, numbers, prefix) + [
-            self._named(k, slot + j, np.where(valid, local, -1), begin, names)
-            for j, (local, begin, names) in enumerate(parts)
-        ]
+        for out, local, (what, words) in zip(codes, parts, _PARTS, strict=False):
+            self._add_words(k, base + what, words, local, out)
 
     # ------------------------------------------------------------------------------------ words
 
-    def _find(self, found: list[_Words], n: int) -> None:
-        """Give codes to new words in the order of rows and columns; count unknown ones."""
-        new: list[tuple[Ints, Ints, _Words]] = []
-        for some in found:
-            column = self.columns[some.column]
-            used = some.codes[some.codes >= 0] if some.slot >= 0 else some.codes
-            is_unknown = (some.found < 0) | (some.found >= self._n_known)
-            if column.kind in _OF_WORDS:
-                self.seen[column.name].words += len(used)
-                if is_unknown.any():
-                    n_unknown = int(np.count_nonzero(is_unknown[used]))
-                    self.seen[column.name].unknown += n_unknown
-            is_new = some.found < 0
-            if not is_new.any():
-                continue
-            if not self._grows:
-                rare = self._words.code_of(some.prefix + RARE.encode())
-                some.found = np.where(is_new, rare, some.found).astype(np.int32)
-                continue
-            rows = np.flatnonzero(some.codes >= 0) if some.slot >= 0 else some.rows
-            first = np.full(len(some.found), len(used), np.int64)
-            order = np.arange(len(used) - 1, -1, -1)
-            first[used[order]] = order  # the first one is written last
-            words = np.flatnonzero(is_new & (first < len(used)))
-            new.append((rows[first[words]] * (len(self.columns) + 1) + some.column, words, some))
+    def _complete(self) -> None:
+        """Give codes to new words in the order of rows and columns."""
+        new = [some for some in self._new if len(some.rows)]
         if not new:
             return
-        names = [
-            some.prefix + some.text[some.offsets[w] : some.offsets[w + 1]].tobytes()
-            for _, words, some in new
-            for w in words.tolist()
-        ]
-        order = np.argsort(np.concatenate([key for key, *_ in new]), kind="stable")
-        codes = np.empty(len(names), np.int32)
-        codes[order] = self._words.add([names[k] for k in order.tolist()])
+        if not self._grows:
+            for some in new:
+                rare = self._words.code_of(some.prefix + RARE.encode())
+                some.target[some.places] = rare if rare >= 0 else len(self._words)
+            return
+        width = len(self.columns) + 1
+        codes = self._words.add_words(
+            [(some.prefix, some.words) for some in new],
+            [some.rows * width + some.column for some in new],
+        )
         begin = 0
-        for _, words, some in new:
-            some.found[words] = codes[begin : begin + len(words)]
-            begin += len(words)
+        for some in new:
+            some.target[some.places] = codes[begin : begin + len(some.rows)]
+            begin += len(some.rows)
+
+
+def _is_coded(cells: pa.Array) -> bool:
+    """Whether an array of strings has a dictionary."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_dictionary(cells.type))
+
+
+def _words(*words: str) -> Text:
+    """Return a few words as cells."""
+    parts = [word.encode() for word in words]
+    ends = np.cumsum([len(part) for part in parts]).astype(np.int32)
+    begins = np.append(0, ends[:-1]).astype(np.int32)
+    return Text(padded(b"".join(parts)), begins, ends)
+
+
+_MISSING_WORD = _words(MISSING)
+_PARTS = (
+    (b".month=", _words(*(str(month) for month in range(1, 13)))),
+    (b".weekday=", _words(*_WEEK)),
+    (b".hour=", _words(*map(str, range(24)))),
+)
 
 
 def _encoded(name: str) -> bytes:
@@ -385,16 +437,15 @@ def _fixed_names(column: Column) -> list[bytes]:
     return []
 
 
-def _merged(
-    indptr: Ints, ids: Ints, values: Floats, lists: Sequence[tuple[Ints, Ints]]
-) -> tuple[Ints, Ints, Floats]:
+def _merged(rows: Converted, lists: Sequence[tuple[Ints, Ints]]) -> Converted:
     """Return rows with the words of lists added."""
     if not lists:
-        return indptr, ids, values
-    n = len(indptr) - 1
-    rows = np.concatenate([np.repeat(np.arange(n), np.diff(indptr)), *(r for r, _ in lists)])
-    order = np.argsort(rows, kind="stable")
-    every = np.concatenate([ids, *(some for _, some in lists)])
-    ones = np.ones(len(every) - len(ids))
-    ends = np.cumsum(np.bincount(rows, minlength=n))
-    return np.append(0, ends), every[order], np.concatenate([values, ones])[order]
+        return rows
+    n = len(rows.indptr) - 1
+    of = np.repeat(np.arange(n), np.diff(rows.indptr))
+    of = np.concatenate([of, *(some for some, _ in lists)])
+    order = np.argsort(of, kind="stable")
+    ids = np.concatenate([rows.ids, *(some for _, some in lists)])
+    values = np.concatenate([rows.values, np.ones(len(ids) - len(rows.ids), rows.values.dtype)])
+    indptr = np.append(0, np.cumsum(np.bincount(of, minlength=n)))
+    return Converted(indptr, ids[order], values[order], rows.changed)
