@@ -111,6 +111,10 @@ class Text:
         part = slice(first, first + n)
         return Text(self.text, self.begins[part], self.ends[part])
 
+    def are_digits(self) -> bool:
+        """Return whether all cells are whole numbers with one spelling, or empty."""
+        return bool(kernels.are_digits(self.text, self.begins, self.ends))
+
     def take(self, rows: npt.NDArray[Any]) -> Text:
         """Return some cells."""
         return Text(self.text, self.begins[rows], self.ends[rows])
@@ -219,12 +223,10 @@ def numbers_of(column: Cells, decimal: str = ".") -> tuple[Floats, Any]:
         nan for the other cells.
     is_mixed : ndarray, shape (n,), bool; or None if there are none
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.types as kinds
 
     if isinstance(column, Text):
-        return _read(column, decimal, False, lambda rest: numbers_of(rest, decimal))
+        return _read(column, decimal, False, lambda rest: _number_words(rest, decimal))
     kind = column.type
     if kinds.is_null(kind):
         return np.full(len(column), np.nan), None
@@ -238,13 +240,26 @@ def numbers_of(column: Cells, decimal: str = ".") -> tuple[Floats, Any]:
         return as_floats(np.asarray(column.to_numpy(zero_copy_only=False)), copy=False), None
     if not kinds.is_dictionary(kind):
         return numbers_of(Text.of(column), decimal)
+    return _of_words(column, *numbers_of(Text.of(column.dictionary), decimal))
+
+
+def _of_words(column: pa.Array, numbers: Floats, mixed: Any) -> tuple[Floats, Any]:
+    """Return the numbers of the cells of a dictionary, given those of its words."""
+    codes = _codes(column)
+    found = np.append(numbers, np.nan)[codes]
+    return found, None if mixed is None else np.append(mixed, False)[codes]
+
+
+def _number_words(column: pa.Array, decimal: str) -> tuple[Floats, Any]:
+    """Return the cells of a dictionary as numbers; see `numbers_of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     words = _trimmed(column.dictionary)
     numbers, is_one = parse_numbers(words, decimal)
-    codes = _codes(column)
     is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
-    is_wrong = np.append(~(is_one | is_null.to_numpy(zero_copy_only=False)), False)
-    is_mixed = is_wrong[codes]
-    return np.append(numbers, np.nan)[codes], is_mixed if is_mixed.any() else None
+    is_wrong = ~(is_one | is_null.to_numpy(zero_copy_only=False))
+    return _of_words(column, numbers, is_wrong if is_wrong.any() else None)
 
 
 def plain_numbers(cells: Text, read_rest: Callable[[pa.Array], Floats]) -> Floats:
@@ -479,6 +494,21 @@ def null_dates(column: Cells) -> npt.NDArray[np.bool_]:
 
 
 # --------------------------------------------------------------------------------------- words
+
+
+def coded(column: pa.Array) -> tuple[Ints, Text]:
+    """Return the cells of a dictionary of strings as words: the word of each, and the words."""
+    words, codes = Text.of(column.dictionary), _codes(column)
+    if column.indices.null_count:  # an empty word is missing, too
+        codes = np.where(codes < 0, len(words), codes)
+        nothing = np.zeros(1, np.int32)
+        words = Text(words.text, np.append(words.begins, nothing), np.append(words.ends, nothing))
+    if len(words) > _FEW_WORDS + len(codes):  # a batch may use few of the words of its file
+        is_used = np.zeros(len(words), np.bool_)
+        is_used[codes] = True
+        words = words.take(np.flatnonzero(is_used))
+        codes = (np.cumsum(is_used) - 1)[codes]
+    return codes, words
 
 
 def words_of(column: Cells, content: str) -> tuple[Ints, pa.Array]:

@@ -16,6 +16,7 @@ from sbm.inputs.columns.cells import (
     Ints,
     Text,
     as_arrow,
+    coded,
     flags_of,
     is_string,
     is_time,
@@ -255,9 +256,16 @@ class Converter:
 
     def _read_words(self, k: int, column: Column, cells: Cells, prefix: bytes, out: Codes) -> None:
         """Write the codes of a column of words."""
-        if not isinstance(cells, Text) and is_string(cells.type) and not _is_coded(cells):
-            cells = Text.of(cells)
-        if not isinstance(cells, Text) or column.content == "flags":
+        is_text = isinstance(cells, Text)
+        if not is_text and is_string(cells.type):
+            if _is_coded(cells):
+                local, some = coded(cells)
+                if column.content in ("", "words") or some.are_digits():
+                    self._add_words(k, prefix, some, local, out)
+                    return
+            else:
+                cells, is_text = Text.of(cells), True
+        if not is_text or column.content == "flags":
             local, words = words_of(cells, column.content)
             self._add_words(k, prefix, Text.of(words), local, out)
             return
@@ -290,8 +298,8 @@ class Converter:
             raise DataError(f"column {column.name}: found a code outside its {len(words)} words")
         codes = np.empty(len(words), np.int32)
         unknown, _ = self._words.find(prefix, words, False, codes)
-        coded = _Coded(codes, local, out, np.arange(len(local)) if rows is None else rows)
-        self._coded.append(coded)
+        rows = np.arange(len(local)) if rows is None else rows
+        self._coded.append(_Coded(codes, local, out, rows))
         if column.kind in _OF_WORDS:
             self._count(column, codes[local[local >= 0]])
         if not len(unknown):
@@ -299,7 +307,7 @@ class Converter:
         first = np.full(len(words) + 1, len(local))
         first[local[::-1]] = np.arange(len(local) - 1, -1, -1)  # the first one is written last
         used = unknown[first[unknown] < len(local)]
-        new = _New(k, coded.rows[first[used]], prefix, words.take(used), codes, used)
+        new = _New(k, rows[first[used]], prefix, words.take(used), codes, used)
         self._new.append(new)
 
     def _count(self, column: Column, codes: Codes, others: int = 0) -> None:

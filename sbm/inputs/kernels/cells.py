@@ -597,6 +597,25 @@ def is_same(a, p, b, q, n):
     return wrong | ((load_word(a, p) ^ load_word(b, q)) & _mask(n)) == _U0
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _is_whole(text, p, end):
+    """Whether text[p:end] are digits, behind a sign or not."""
+    p += (text[p] == 45 or text[p] == 43) and end > p + 1
+    while p < end and 48 <= text[p] <= 57:
+        p += 1
+    return p == end
+
+
+@njit(nogil=True, error_model="numpy")
+def are_digits(text, begins, ends):
+    """Return whether all cells are digits, behind a sign or not, or empty."""
+    for k in range(len(begins)):
+        low, high = np.int64(begins[k]), np.int64(ends[k])
+        if low < high and not _is_whole(text, low, high):
+            return False
+    return True
+
+
 @njit(nogil=True, error_model="numpy")
 def find_words(
     text, begins, ends, prefix, seed, factor, slots, names, name_ends, missing, digits, out, rest,
@@ -640,15 +659,11 @@ def find_words(
         if p == high:
             code = np.int32(missing + 1)
         else:
-            if digits:
-                p += (text[p] == 45 or text[p] == 43) and high > p + 1
-                while p < high and 48 <= text[p] <= 57:
-                    p += 1
-                if p < high:
-                    other[n_other] = k
-                    n_other += 1
-                    out[k] = -1
-                    continue
+            if digits and not _is_whole(text, p, high):
+                other[n_other] = k
+                n_other += 1
+                out[k] = -1
+                continue
             s, tag = slot_of(hash_text(base, factor, text, low, high))
             size = n_prefix + high - low
             s &= mask

@@ -48,6 +48,7 @@ TYPES = {
         """,
         "read_dates": "text:uint8[1] begins:int32[1] ends:int32[1] out:int64[1] rest:int64[1]",
         "split_dates": "times:int64[1] years:float64[1] parts:int64[2]",
+        "are_digits": "text:uint8[1] begins:int32[1] ends:int32[1]",
         "find_words": """
             text:uint8[1] begins:int32[1] ends:int32[1] prefix:uint8[1] seed:uint64 factor:uint64
             slots:uint64[1] names:uint8[1] name_ends:int64[1] missing:int64 digits:bool
