@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import numpy as np
@@ -24,6 +24,7 @@ from sbm.inputs.columns.cells import (
     Cells,
     Text,
     decoded,
+    dictionary_of,
     is_number,
     is_string,
     numbers_of,
@@ -32,6 +33,7 @@ from sbm.inputs.columns.cells import (
     simplified,
     words_of,
 )
+from sbm.inputs.columns.convert import Converter
 from sbm.inputs.columns.infer import SAMPLE
 from sbm.inputs.columns.kinds import MISSING
 from sbm.inputs.columns.state import Columns
@@ -59,7 +61,7 @@ _FLAGS = {"true": 1.0, "false": 0.0}
 class TableRows:
     """Consecutive rows of a table."""
 
-    cells: Mapping[str, Cells]  # by column
+    cells: Mapping[str, Any]  # by column: `Cells`, or what `Converter.prepare` makes of them
     n: int  # number of rows
     size: int = 0  # bytes of the source that they take; 0 if the reader counts them itself
     place: Callable[[int], str] | None = None  # as in `Batch`
@@ -219,7 +221,7 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
         is_sorted = not any(c.kind in ("words", "ids") for c in converter.columns)
         # Values are as they are for the digest, and for the sums of equal words of a list.
         value_type = dtype if is_sorted and source.chunks is None else "float64"
-        rows = table.rows([*roles, *wanted], most)
+        rows = _prepared(table.rows([*roles, *wanted], most), converter)
         if source.chunks is None and source.comes_again:
             rows = until.enter_context(contextlib.closing(_one_ahead(rows)))
         for some in rows:
@@ -235,6 +237,11 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
                 weights=weights, name_of=lambda f: state.words.of(np.array([f]))[0],
                 is_sorted=is_sorted, changed=rows_of.changed,
             )  # fmt: skip
+
+
+def _prepared(rows: Iterator[TableRows], converter: Converter) -> Iterator[TableRows]:
+    for some in rows:
+        yield replace(some, cells=converter.prepare(some.cells))
 
 
 def _one_ahead(rows: Iterator[TableRows]) -> Generator[TableRows]:
@@ -267,7 +274,10 @@ def _labels(
     if words.are_words is None:
         words.are_words = _are_words(column, options.table.asked.kind_of(name))
     if words.are_words:
-        codes, table = words_of(column, "words" if _is_text(column) else "flags")
+        if isinstance(column, Text):
+            codes, table = dictionary_of(column)
+        else:
+            codes, table = words_of(column, "words" if _is_text(column) else "flags")
         texts = [" ".join(word.split()) for word in decoded(table)]
         numbers = [
             np.nan if text in NO_LABEL or text == MISSING else words.number(text) for text in texts

@@ -496,6 +496,12 @@ def null_dates(column: Cells) -> npt.NDArray[np.bool_]:
 # --------------------------------------------------------------------------------------- words
 
 
+def dictionary_of(cells: Text) -> tuple[Ints, pa.Array]:
+    """Return the word of each cell, -1 if it is missing, and the distinct words."""
+    encoded = cells.as_arrow().dictionary_encode()
+    return _codes(encoded), encoded.dictionary
+
+
 def coded(column: pa.Array) -> tuple[Ints, Text]:
     """Return the cells of a dictionary of strings as words: the word of each, and the words."""
     words, codes = Text.of(column.dictionary), _codes(column)

@@ -33,15 +33,19 @@ from sbm.inputs.columns.kinds import MISSING, RARE, Column
 from sbm.inputs.columns.words import WordTable, kernels, padded
 from sbm.inputs.parsing import EXACT_FLOAT32, TOO_LARGE, show_change
 from sbm.plain import dataclass
+from sbm.store.container import Buffers
 from sbm.units import shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Codes = npt.NDArray[np.int32]
-_OF_WORDS = ("category", "empty", "words", "ids")  # kinds
+# Kinds.
+_OF_WORDS = ("category", "empty", "words", "ids")
+_OF_NUMBERS = ("number", "flag", "date")
 _WEEK = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SEPARATORS = r"[\s,;|]+"  # between the words of a cell
+_BUFFER = 1 << 22  # bytes of the numbers or the codes of a batch, in an array that is used again
 _MOST_PROBLEMS = 20  # most cells of a batch that are described
 _NONE = np.empty(0, np.int64)
 
@@ -55,6 +59,15 @@ class Seen:
     example: str = ""  # the first of them
     words: int = 0  # cells that are words
     unknown: int = 0  # those that the store or the model does not know
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Cells of a column that have been read as numbers, or as times."""
+
+    cells: Cells
+    numbers: Any  # shape (n,), float64; or int64 for times
+    is_mixed: Any  # shape (n,), bool; None if there are none
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,7 @@ class Converter:
         names = [name for column in columns for name in _fixed_names(column)]
         self._number_codes = self._codes_of(names)
         self._missing_codes = np.full(len(names), -1, np.int32)
+        self._buffers = Buffers(_BUFFER)
 
     def _codes_of(self, names: Sequence[bytes]) -> Codes:
         """Return the codes of names, new ones if they may be added, else of an unknown one."""
@@ -134,15 +148,37 @@ class Converter:
         codes = [self._words.code_of(name) for name in names]
         return np.array([c if c >= 0 else len(self._words) for c in codes], np.int32)
 
+    def prepare(self, cells: Mapping[str, Cells]) -> dict[str, Cells | Ready]:
+        """Read numbers, flags and dates, which may be done in another thread than `convert`."""
+        ready: dict[str, Cells | Ready] = dict(cells)
+        for column in self.columns:
+            if column.kind not in _OF_NUMBERS or column.name not in cells:
+                continue
+            some = simplified(cells[column.name])
+            if column.kind == "date":
+                times = times_of(some, column.pattern)
+                ready[column.name] = Ready(some, times, _mixed_dates(some, times))
+            else:
+                found = (
+                    flags_of(some) if column.kind == "flag" else numbers_of(some, column.decimal)
+                )
+                ready[column.name] = Ready(some, *found)
+        return ready
+
     def convert(
-        self, cells: Mapping[str, Cells], n: int, limit: float, dtype: str, refused: dict[int, str]
+        self,
+        cells: Mapping[str, Cells | Ready],
+        n: int,
+        limit: float,
+        dtype: str,
+        refused: dict[int, str],
     ) -> Converted:
         """Convert the rows of a batch.
 
         Parameters
         ----------
-        cells : mapping of str to pyarrow.Array or Text
-            Cells by column; a column may be missing, and then has no features.
+        cells : mapping of str to pyarrow.Array, Text or Ready
+            From `prepare`; a column may be missing, and then has no features.
         n : int
             Number of rows.
         limit : float
@@ -153,15 +189,15 @@ class Converter:
             Receives messages about invalid rows.
         """
         n_numbers, n_words = self._slots[-1]
-        numbers, codes = np.empty((n_numbers, n)), np.empty((n_words, n), np.int32)
+        numbers = self._buffers.take(n_numbers * n, np.float64).reshape(n_numbers, n)
+        codes = self._buffers.take(n_words * n, np.int32).reshape(n_words, n)
         self._new: list[_New] = []
         self._coded: list[_Coded] = []
         self._spread: list[tuple[Codes, Ints, Codes]] = []
         for k, column in enumerate(self.columns):
             (a, b), (c, d) = zip(self._slots[k], self._slots[k + 1], strict=True)
             if column.name in cells and n:
-                read = simplified(cells[column.name])
-                self._read(k, column, read, numbers[a:b], codes[c:d], refused)
+                self._read(k, column, cells[column.name], numbers[a:b], codes[c:d], refused)
                 self.seen[column.name].cells += n
             else:
                 numbers[a:b], codes[c:d] = 0.0, -1
@@ -181,6 +217,7 @@ class Converter:
             numbers, self._number_codes, self._missing_codes, codes, limit, exact, ids, indptr,
             out_ids, out_values,
         )  # fmt: skip
+        self._buffers.give_back(codes)
         if n_large:
             self._refuse_large(cells, numbers, limit, refused)
         found = Converted(indptr, out_ids[:nnz], out_values[:nnz])
@@ -188,12 +225,17 @@ class Converter:
             row, k = divmod(changed, n_numbers)
             name = self._words.name(int(self._number_codes[k])).decode("utf-8", "replace")
             found = replace(found, changed=(row, show_change(name, float(numbers[k, row]))))
+        self._buffers.give_back(numbers)
         return _merged(
             found, [(c.rows, ids[c.codes[c.local]]) for c in self._coded if c.out is None]
         )
 
     def _refuse_large(
-        self, cells: Mapping[str, Cells], numbers: Floats, limit: float, refused: dict[int, str]
+        self,
+        cells: Mapping[str, Cells | Ready],
+        numbers: Floats,
+        limit: float,
+        refused: dict[int, str],
     ) -> None:
         """Describe the first numbers beyond the limit."""
         for k, column in enumerate(self.columns):
@@ -202,7 +244,8 @@ class Converter:
             for row in rows[:_MOST_PROBLEMS].tolist():
                 text = "a number"
                 if column.kind != "vector":
-                    text = shown(cells[column.name], row).strip()
+                    some = cells[column.name]
+                    text = shown(some.cells if isinstance(some, Ready) else some, row).strip()
                 is_inf = text.lstrip("+-").lower() in ("inf", "infinity")
                 why = "but only finite numbers are allowed" if is_inf else TOO_LARGE
                 refused.setdefault(row, f"found {text} in column {shorten(column.name)}, {why}")
@@ -210,11 +253,20 @@ class Converter:
     # ---------------------------------------------------------------------------------- columns
 
     def _read(
-        self, k: int, column: Column, cells: Cells, numbers: Floats, codes: Codes,
+        self, k: int, column: Column, cells: Cells | Ready, numbers: Floats, codes: Codes,
         refused: dict[int, str],
     ) -> None:  # fmt: skip
         """Fill in the numbers and the codes of a column, as far as they are known."""
         kind, prefix = column.kind, _encoded(column.name) + b"="
+        if isinstance(cells, Ready):
+            self._note_mixed(self.seen[column.name], cells.cells, cells.is_mixed)
+            if kind == "date":
+                self._read_dates(k, cells.numbers, numbers[0], codes, prefix)
+            else:
+                numbers[0] = cells.numbers
+                self._note_missing(k, numbers[0], prefix)
+            return
+        cells = simplified(cells)
         if kind in ("category", "empty"):
             if kind == "empty" and cells.null_count == len(cells):
                 codes[:] = -1
@@ -222,18 +274,10 @@ class Converter:
                 self._read_words(k, column, cells, prefix, codes[0])
         elif kind in ("words", "ids"):
             self._read_lists(k, as_arrow(cells), prefix)
-        elif kind == "vector":
+        else:
             self._read_vectors(column, as_arrow(cells), numbers, refused)
             is_null = as_arrow(cells).is_null().to_numpy(zero_copy_only=False)
             self._add_words(k, prefix, _MISSING_WORD, np.where(is_null, 0, -1), codes[0])
-        elif kind == "date":
-            self._read_dates(k, column, cells, numbers[0], codes, prefix)
-        else:
-            numbers[0], is_mixed = (
-                flags_of(cells) if kind == "flag" else numbers_of(cells, column.decimal)
-            )
-            self._note_mixed(self.seen[column.name], cells, is_mixed)
-            self._note_missing(k, numbers[0], prefix)
 
     def _note_mixed(self, seen: Seen, cells: Cells, is_mixed: Any) -> None:
         if is_mixed is None:
@@ -358,14 +402,8 @@ class Converter:
         )
 
     def _read_dates(
-        self, k: int, column: Column, cells: Cells, numbers: Floats, codes: Codes, prefix: bytes
+        self, k: int, times: Ints, numbers: Floats, codes: Codes, prefix: bytes
     ) -> None:
-        times = times_of(cells, column.pattern)
-        rows = np.flatnonzero(~is_time(times))
-        if len(rows):
-            is_mixed = np.zeros(len(times), np.bool_)
-            is_mixed[rows] = ~null_dates(take(cells, rows))
-            self._note_mixed(self.seen[column.name], cells, is_mixed if is_mixed.any() else None)
         parts = np.empty((3, len(times)), np.int64)
         reading.split_dates(times, numbers, parts)
         self._note_missing(k, numbers, prefix)
@@ -394,6 +432,16 @@ class Converter:
         for some in new:
             some.target[some.places] = codes[begin : begin + len(some.rows)]
             begin += len(some.rows)
+
+
+def _mixed_dates(cells: Cells, times: Ints) -> Any:
+    """Return which cells are neither dates nor missing; None if there are none."""
+    rows = np.flatnonzero(~is_time(times))
+    if not len(rows):
+        return None
+    is_mixed = np.zeros(len(times), np.bool_)
+    is_mixed[rows] = ~null_dates(take(cells, rows))
+    return is_mixed if is_mixed.any() else None
 
 
 def _is_coded(cells: pa.Array) -> bool:
