@@ -249,7 +249,7 @@ class _Delimited:
         while found < n and size < _HEAD_BYTES and (piece := self._cut()) is not None:
             self._kept.append(piece)
             found, size = found + len(piece.found), size + len(piece.text)
-        parts: list[list[pa.Array]] = [[pa.array([], pa.string())] for _ in self.names]
+        parts: list[list[pa.Array]] = [[pa.nulls(0, pa.string())] for _ in self.names]
         for piece in self._kept:
             good = np.flatnonzero(piece.found == len(self.names))[:n]
             n -= len(good)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.inputs.columns.arrays import string
 from sbm.inputs.columns.cells import (
     Cells,
     Text,
@@ -110,7 +111,9 @@ class _Partitioned:
         import pyarrow as pa
 
         value = self._more[name]
-        return pa.nulls(n, pa.string()) if value is None else pa.repeat(pa.scalar(value), n)
+        return (
+            pa.nulls(n, pa.string()) if value is None else pa.repeat(string(value, pa.string()), n)
+        )
 
     def head(self, n: int) -> Mapping[str, pa.Array]:
         found = self._table.head(n)

@@ -14,6 +14,16 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.errors import DataError
+from sbm.inputs.columns.arrays import (
+    array_of,
+    floats_of,
+    integers_of,
+    nothing,
+    string,
+    strings,
+    valid_of,
+    values_of,
+)
 from sbm.inputs.columns.kinds import MISSING
 from sbm.inputs.parsing import as_floats
 from sbm.plain import dataclass
@@ -95,7 +105,7 @@ class Text:
         places = (places - first).astype(np.int32, copy=False)
         begins, ends = places[:-1], places[1:]
         if column.null_count:
-            ends = np.where(column.is_valid().to_numpy(zero_copy_only=False), ends, begins)
+            ends = np.where(valid_of(column), ends, begins)
         return cls(text, begins, ends)
 
     def __len__(self) -> int:
@@ -145,9 +155,7 @@ def take(cells: Cells, rows: npt.NDArray[Any]) -> Cells:
     """Return some cells."""
     if isinstance(cells, Text):
         return cells.take(rows)
-    import pyarrow as pa
-
-    return cells.take(pa.array(rows))
+    return cells.take(array_of(rows))
 
 
 def simplified(column: Cells) -> Cells:
@@ -236,8 +244,8 @@ def numbers_of(column: Cells, decimal: str = ".") -> tuple[Floats, Any]:
         elif kinds.is_timestamp(kind):
             return years_of(times_of(column)), None
         elif not is_number(kind):
-            return np.full(len(column), np.nan), column.is_valid().to_numpy(zero_copy_only=False)
-        return as_floats(np.asarray(column.to_numpy(zero_copy_only=False)), copy=False), None
+            return np.full(len(column), np.nan), valid_of(column)
+        return as_floats(floats_of(column), copy=False), None
     if not kinds.is_dictionary(kind):
         return numbers_of(Text.of(column), decimal)
     return _of_words(column, *numbers_of(Text.of(column.dictionary), decimal))
@@ -252,13 +260,12 @@ def _of_words(column: pa.Array, numbers: Floats, mixed: Any) -> tuple[Floats, An
 
 def _number_words(column: pa.Array, decimal: str) -> tuple[Floats, Any]:
     """Return the cells of a dictionary as numbers; see `numbers_of`."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     words = _trimmed(column.dictionary)
     numbers, is_one = parse_numbers(words, decimal)
-    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
-    is_wrong = ~(is_one | is_null.to_numpy(zero_copy_only=False))
+    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    is_wrong = ~(is_one | values_of(is_null))
     return _of_words(column, numbers, is_wrong if is_wrong.any() else None)
 
 
@@ -304,19 +311,16 @@ def _trimmed(words: pa.Array) -> pa.Array:
 
     if pa.types.is_string_view(words.type):
         words = words.cast(pa.large_string())
-    return pc.fill_null(pc.ascii_trim_whitespace(words), "")
+    return pc.fill_null(pc.ascii_trim_whitespace(words), string("", words.type))
 
 
 def _floats(column: pa.Array) -> Floats:
-    return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    return np.asarray(floats_of(column), np.float64)
 
 
 def _codes(column: pa.Array) -> Ints:
     """Return the codes of a dictionary, -1 for null."""
-    indices = column.indices
-    if indices.null_count:
-        indices = indices.cast("int64").fill_null(-1)
-    return np.asarray(indices.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+    return integers_of(column.indices, -1)
 
 
 def parse_numbers(words: pa.Array, decimal: str = ".") -> tuple[Floats, npt.NDArray[np.bool_]]:
@@ -344,11 +348,11 @@ def parse_numbers(words: pa.Array, decimal: str = ".") -> tuple[Floats, npt.NDAr
         text = pc.replace_substring(text, ",", ".")
     else:
         plain = pc.match_substring_regex(text, PLAIN)
-    text = pc.if_else(plain, text, pa.scalar(None, words.type))
+    text = pc.if_else(plain, text, nothing(words.type))
     numbers = _floats(text.cast(pa.float64()))
-    percent = is_percent.to_numpy(zero_copy_only=False)
+    percent = values_of(is_percent)
     numbers = np.where(percent, numbers / 100, numbers)
-    return numbers, plain.to_numpy(zero_copy_only=False)
+    return numbers, values_of(plain)
 
 
 # --------------------------------------------------------------------------------------- flags
@@ -372,11 +376,11 @@ def flags_of(column: Cells) -> tuple[Floats, Any]:
     if not pa.types.is_dictionary(column.type):
         return flags_of(Text.of(column))
     words = pc.ascii_lower(_trimmed(column.dictionary))
-    is_true = pc.is_in(words, value_set=pa.array([_TRUE, "1", "1.0"], words.type))
-    is_false = pc.is_in(words, value_set=pa.array([_FALSE, "0", "0.0"], words.type))
+    is_true = pc.is_in(words, value_set=strings([_TRUE, "1", "1.0"], words.type))
+    is_false = pc.is_in(words, value_set=strings([_FALSE, "0", "0.0"], words.type))
     nulls = [word.lower() for word in NULL_WORDS]
-    is_null = pc.is_in(words, value_set=pa.array(nulls, words.type))
-    yes, no, null = (each.to_numpy(zero_copy_only=False) for each in (is_true, is_false, is_null))
+    is_null = pc.is_in(words, value_set=strings(nulls, words.type))
+    yes, no, null = map(values_of, (is_true, is_false, is_null))
     values = np.append(np.where(yes, 1.0, np.where(no, 0.0, np.nan)), np.nan)
     codes = _codes(column)
     is_mixed = np.append(~(yes | no | null), False)[codes]
@@ -385,10 +389,9 @@ def flags_of(column: Cells) -> tuple[Floats, Any]:
 
 def are_flags(words: pa.Array) -> bool:
     """Return whether all words are true or false, in any case."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = pa.array([_TRUE, _FALSE], words.type)
+    known = strings([_TRUE, _FALSE], words.type)
     return bool(pc.all(pc.is_in(pc.ascii_lower(words), value_set=known)).as_py())
 
 
@@ -420,7 +423,7 @@ def times_of(column: Cells, pattern: str = "") -> Ints:
         return times
     if pa.types.is_timestamp(column.type):
         times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast("int64")
-        return np.asarray(times.fill_null(_NO_TIME).to_numpy(zero_copy_only=False))
+        return integers_of(times, _NO_TIME)
     if not is_string(column.type):
         return np.full(len(column), _NO_TIME)
     if not pa.types.is_dictionary(column.type):
@@ -433,7 +436,6 @@ def parse_dates(words: pa.Array, pattern: str) -> Ints:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    nothing = pa.scalar(None, words.type)
     if pattern:
         found = pc.strptime(words, format=pattern, unit="us", error_is_null=True)
         return times_of(found)
@@ -446,7 +448,7 @@ def parse_dates(words: pa.Array, pattern: str) -> Ints:
         (pc.and_(is_iso, pc.invert(is_zoned)), None),
         (pc.and_(is_iso, is_zoned), "UTC"),
     ):
-        some = pc.if_else(chosen, text, nothing)
+        some = pc.if_else(chosen, text, nothing(words.type))
         if some.null_count < len(some):
             result = np.maximum(result, times_of(_cast_dates(some, pa.timestamp("us", zone))))
     return result
@@ -484,12 +486,12 @@ def null_dates(column: Cells) -> npt.NDArray[np.bool_]:
 
     column = as_arrow(column)
     if not is_string(column.type):
-        return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+        return ~valid_of(column)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     words = _trimmed(column.dictionary)
-    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
-    found: npt.NDArray[np.bool_] = np.append(is_null.to_numpy(zero_copy_only=False), True)
+    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    found: npt.NDArray[np.bool_] = np.append(values_of(is_null), True)
     return found[_codes(column)]
 
 
@@ -536,7 +538,7 @@ def words_of(column: Cells, content: str) -> tuple[Ints, pa.Array]:
         column = column.cast(pa.string())
     if not is_string(column.type):
         if kinds.is_floating(column.type):  # nan is missing
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+            column = pc.if_else(pc.is_nan(column), nothing(column.type), column)
         if is_number(column.type):  # few of them are converted to words
             column = column.dictionary_encode()
             words = column.dictionary.cast(pa.large_string())
@@ -548,19 +550,21 @@ def words_of(column: Cells, content: str) -> tuple[Ints, pa.Array]:
         if kinds.is_string_view(words.type):
             words = words.cast(pa.large_string())
         if column.null_count or words.null_count:
-            words = pa.concat_arrays([words.fill_null(MISSING), pa.array([MISSING], words.type)])
+            words = pa.concat_arrays(
+                [words.fill_null(string(MISSING, words.type)), strings([MISSING], words.type)]
+            )
             codes = np.where(codes < 0, len(words) - 1, codes)
         if len(words) > _FEW_WORDS:  # a batch may use few of the words of its file
             is_used = np.zeros(len(words), np.bool_)
             is_used[codes] = True
-            words = words.filter(pa.array(is_used))
+            words = words.filter(array_of(is_used))
             codes = (np.cumsum(is_used) - 1)[codes]
     else:
-        encoded = column.fill_null(MISSING).dictionary_encode()
+        encoded = column.fill_null(string(MISSING, column.type)).dictionary_encode()
         codes, words = _codes(encoded), encoded.dictionary
     is_blank = pc.match_substring_regex(words, r"^\s*$")
     if pc.any(is_blank).as_py():
-        words = pc.if_else(is_blank, pa.scalar(MISSING, words.type), words)
+        words = pc.if_else(is_blank, string(MISSING, words.type), words)
     if content == "flags":
         words = pc.ascii_lower(words)
     elif content == "numbers":
@@ -573,13 +577,13 @@ def _canonical(words: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    is_null = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
-    words = pc.if_else(is_null, pa.scalar(MISSING, words.type), words)
+    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    words = pc.if_else(is_null, string(MISSING, words.type), words)
     is_float = pc.match_substring_regex(words, r"^[+-]?\d*(\.\d*([eE][+-]?\d+)?|[eE][+-]?\d+)$")
     is_float = pc.and_(is_float, pc.match_substring_regex(words, PLAIN))
     if not pc.any(is_float).as_py():
         return words
-    some = pc.if_else(is_float, words, pa.scalar(None, words.type))
+    some = pc.if_else(is_float, words, nothing(words.type))
     text = some.cast(pa.float64()).cast(pa.string()).cast(words.type)
     return pc.if_else(is_float, text, words)
 

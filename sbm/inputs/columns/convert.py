@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.inputs.columns.arrays import array_of, integers_of, string, valid_of, values_of
 from sbm.inputs.columns.cells import (
     Cells,
     Floats,
@@ -276,7 +277,7 @@ class Converter:
             self._read_lists(k, as_arrow(cells), prefix)
         else:
             self._read_vectors(column, as_arrow(cells), numbers, refused)
-            is_null = as_arrow(cells).is_null().to_numpy(zero_copy_only=False)
+            is_null = ~valid_of(as_arrow(cells))
             self._add_words(k, prefix, _MISSING_WORD, np.where(is_null, 0, -1), codes[0])
 
     def _note_mixed(self, seen: Seen, cells: Cells, is_mixed: Any) -> None:
@@ -371,10 +372,10 @@ class Converter:
             cells = pc.split_pattern_regex(pc.ascii_trim_whitespace(cells), _SEPARATORS)
         elif pa.types.is_null(cells.type) or not hasattr(cells, "flatten"):
             return
-        lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
+        lengths = integers_of(pc.list_value_length(cells))
         rows = np.repeat(np.arange(len(cells)), lengths)
         local, words = words_of(simplified(cells.flatten()), "words")
-        skipped = pc.equal(words, MISSING).to_numpy(zero_copy_only=False)
+        skipped = values_of(pc.equal(words, string(MISSING, words.type)))
         kept = ~np.append(skipped, True)[local]
         self._add_words(k, prefix, Text.of(words), local[kept], None, rows[kept])
 
@@ -385,10 +386,10 @@ class Converter:
         import pyarrow.compute as pc
 
         numbers[:] = 0.0
-        valid = cells.is_valid().to_numpy(zero_copy_only=False)
+        valid = valid_of(cells)
         if not valid.any() or pa.types.is_null(cells.type):
             return
-        lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
+        lengths = integers_of(pc.list_value_length(cells))
         for row in np.flatnonzero(valid & (lengths != column.size))[:_MOST_PROBLEMS].tolist():
             refused.setdefault(
                 row,
@@ -396,7 +397,7 @@ class Converter:
                 f"{column.size} are expected",
             )
         fits = valid & (lengths == column.size)
-        flat, _ = numbers_of(simplified(cells.filter(pa.array(fits)).flatten()))
+        flat, _ = numbers_of(simplified(cells.filter(array_of(fits)).flatten()))
         numbers[:, fits] = np.nan_to_num(
             flat.reshape(-1, column.size).T, posinf=np.inf, neginf=-np.inf
         )
