@@ -39,7 +39,7 @@ _LARGEST_ROW = LARGEST_LINE // _BYTES_A_NONZERO
 MOST_SOURCES = 256  # with more text files, several make one source
 ARROW = ("parquet", "feather")
 _ARROW_LIBRARY = 45_000_000  # bytes of pyarrow, as soon as it is imported
-_ARROW_MEMORY = _ARROW_LIBRARY + 55_000_000  # also of the cells that are converted at a time
+_ARROW_MEMORY = _ARROW_LIBRARY + 26_000_000  # also of the cells that are converted at a time
 
 
 @dataclass(frozen=True)
