@@ -349,7 +349,12 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.argument("data", metavar="INPUT", type=PATH)
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
-    help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
+    help="Write one label or number per line here, or a table if its name ends in .csv, .tsv or "
+    ".parquet; with -, to stdout, and the report to stderr.",
+)  # fmt: skip
+@click.option(
+    "--id", metavar="COLUMN",
+    help="Write the cells of this column beside the predictions (tag: those of vw text).",
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
@@ -539,7 +544,20 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric",
-    type=Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
+    type=Choice(
+        [
+            "accuracy",
+            "macro_f1",
+            "auc",
+            "pr_auc",
+            "f1",
+            "log_loss",
+            "brier",
+            "mse",
+            "mae",
+            "r2",
+        ]
+    ),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
 )
 @_MODEL

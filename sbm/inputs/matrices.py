@@ -87,6 +87,7 @@ class Batch:
     names: NewNames | None = None  # names of features, in order of first appearance
     name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
+    tags: npt.NDArray[np.object_] | None = None  # shape (n_rows,); as in `ParsedText`
     # whether ids ascend within each row, no value is beyond the limit of the type, and `changed` is
     # known
     is_sorted: bool = False
@@ -235,9 +236,10 @@ def read_rows(
                         refused.setdefault(k, ROUNDED_LABEL.format(token=shown))
                 may_lack = source.options.labels is not True
                 weights = None if batch.weights is None else batch.weights[begin:end]
+                tags = None if batch.tags is None else batch.tags[begin:end]
                 parsed = _take_good(
-                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack,
-                    is_sorted,
+                    labels, weights, tags, indptr, ids[:nnz], values[:nnz], dtype, refused,
+                    may_lack, is_sorted,
                 )  # fmt: skip
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
@@ -307,6 +309,7 @@ def _place(name: str, first: int, row: int) -> str:
 def _take_good(
     labels: Floats,
     weights: Floats | None,
+    tags: npt.NDArray[np.object_] | None,
     indptr: Ints,
     ids: Ints,
     values: npt.NDArray[np.floating],
@@ -343,10 +346,11 @@ def _take_good(
         nonzeros = np.repeat(kept, lengths)
         labels, ids, values = labels[kept], ids[nonzeros], values[nonzeros]
         weights = None if weights is None else weights[kept]
+        tags = None if tags is None else tags[kept]
         indptr = np.concatenate([[0], np.cumsum(lengths[kept])])
     ones = bool((values == 1).all())
     typed = None if ones else values.astype(dtype, copy=False)
-    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong, weights=weights)
+    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong, weights=weights, tags=tags)
 
 
 def _describe(identity: int, value: float) -> str:

@@ -31,6 +31,7 @@ class InputOptions:
     targets: bool = False
     names: NameTable | None = None  # receives the names of features; None to drop them
     words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
+    tag: str | None = None  # column of the tags of rows; ``tag`` for those of Vowpal Wabbit's text
     # the columns of tables
     table: Columns = field(default_factory=lambda: Columns(Asked(), Dialect()))
 

@@ -87,6 +87,9 @@ class ParsedText:
     names: NewNames | None = None  # names of features that may be new
     # shape (n_rows,); factor of each row's cost; None when every factor is 1
     weights: npt.NDArray[np.float64] | None = None
+    tags: npt.NDArray[np.object_] | None = (
+        None  # shape (n_rows,); a text for each row, if asked for
+    )
     notes: LineNotes = _NO_NOTES
     # the first whole number that the type of the values changes, with its feature; empty if none
     changed: str = ""

@@ -34,9 +34,9 @@ from sbm.inputs.columns.cells import (
     simplified,
     words_of,
 )
-from sbm.inputs.columns.convert import Converter
+from sbm.inputs.columns.convert import Converter, Ready
 from sbm.inputs.columns.infer import SAMPLE
-from sbm.inputs.columns.kinds import MISSING
+from sbm.inputs.columns.kinds import MISSING, no_column
 from sbm.inputs.columns.state import Columns
 from sbm.inputs.matrices import Batch
 from sbm.inputs.options import InputOptions
@@ -219,12 +219,16 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
         wanted = [column.name for column in converter.columns if column.name in here]
         label = state.label if state.label in here and options.labels is not False else None
         weight = state.weight if state.weight in here else None
-        roles = [name for name in (label, weight) if name is not None]
+        tag = options.tag
+        if tag is not None and tag not in here:
+            raise DataError(f"{table.place}: found {no_column(tag, table.names, 'id')}")
+        roles = [name for name in (label, weight, tag) if name is not None]
         most = max(1, _CELLS // max(1, converter.n_slots + len(roles)))
         is_sorted = not any(c.kind in ("words", "ids") for c in converter.columns)
         # Values are as they are for the digest, and for the sums of equal words of a list.
         value_type = dtype if is_sorted and source.chunks is None else "float64"
-        rows = _prepared(table.rows([*roles, *wanted], most), converter)
+        names = list(dict.fromkeys([*roles, *wanted]))
+        rows = _prepared(table.rows(names, most), converter)
         if source.chunks is None and source.comes_again:
             rows = until.enter_context(contextlib.closing(_one_ahead(rows)))
         for some in rows:
@@ -235,10 +239,11 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
             if weight is not None and weight in some.cells:
                 weights = _weights(some.cells[weight], refused)
             rows_of = converter.convert(some.cells, some.n, limit, value_type, refused)
+            tags = None if tag is None else _tags(some.cells[tag])
             yield Batch(
                 labels, rows_of.indptr, rows_of.ids, rows_of.values, refused, some.size, some.place,
-                weights=weights, name_of=lambda f: state.words.of(np.array([f]))[0],
-                is_sorted=is_sorted, changed=rows_of.changed,
+                weights=weights, tags=tags, is_sorted=is_sorted, changed=rows_of.changed,
+                name_of=lambda feature: state.words.of(np.array([feature]))[0],
             )  # fmt: skip
 
 
@@ -254,6 +259,17 @@ def _one_ahead(rows: Iterator[TableRows]) -> Generator[TableRows]:
         while (some := coming.result()) is not None:
             coming = pool.submit(next, rows, None)
             yield some
+
+
+def _tags(cells: Any) -> npt.NDArray[np.object_]:
+    """Return cells as texts."""
+    if isinstance(cells, Ready):
+        cells = cells.cells
+    if not isinstance(cells, Text) and not is_string(cells.type):
+        import pyarrow as pa
+
+        cells = cells.cast(pa.string())
+    return np.array(decoded(cells), object)
 
 
 def _weights(cells: Cells, refused: dict[int, str]) -> npt.NDArray[np.float64]:

@@ -65,8 +65,9 @@ def vw_parser(options: InputOptions) -> TextParser:
     assert options.hash_bits is not None
     mask = (1 << options.hash_bits) - 1
     return partial(
-        parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names
-    )
+        parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names,
+        tagged=options.tag is not None,
+    )  # fmt: skip
 
 
 def parse_vw(
@@ -79,6 +80,7 @@ def parse_vw(
     labels: bool | None = True,
     targets: bool = False,
     names: NameTable | None = None,
+    tagged: bool = False,
     max_errors: int = 20,
     room: Room | None = None,
     look: bool = True,
@@ -93,6 +95,8 @@ def parse_vw(
         Bits of the hash that form the id.
     names : NameTable, optional
         Names that are known; names of other ids are returned.
+    tagged : bool
+        Return the tags of rows.
     """
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
 
@@ -122,7 +126,22 @@ def parse_vw(
         parsed,
         weights=None if (weights == 1).all() else weights.copy(),
         names=None if names is None else _new_names(text, size, places[:n_names], names),
+        tags=_tags(text, size, len(parsed.labels)) if tagged else None,
     )
+
+
+def _tags(text: npt.NDArray[np.uint8], size: int, n_rows: int) -> npt.NDArray[np.object_]:
+    """Return the tags of rows, empty for those without one, of valid lines."""
+    lines = [line for line in text[:size].tobytes().split(b"\n") if n_rows and line.strip()]
+    tags = np.full(n_rows, "", object)
+    for k, line in enumerate(lines[:n_rows]):
+        head = line.partition(b"|")[0]
+        words = head.split()
+        tag = next((word[1:] for word in words if word.startswith(b"'")), b"")
+        if not tag and words and not head[-1:].isspace() and b"|" in line:
+            tag = words[-1]
+        tags[k] = tag.decode("utf-8", "replace")
+    return tags
 
 
 def _new_names(

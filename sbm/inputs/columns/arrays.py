@@ -88,8 +88,12 @@ def nothing(kind: pa.DataType) -> pa.Scalar:
 
 
 def array_of(values: npt.NDArray[Any]) -> pa.Array:
-    """Return booleans or 64-bit integers as an array of Arrow."""
+    """Return booleans, floats or integers as an array of Arrow."""
     import pyarrow as pa
+
+    if values.dtype.kind == "f":
+        floats = pa.py_buffer(np.ascontiguousarray(values, np.float64))
+        return pa.Array.from_buffers(pa.float64(), len(values), [None, floats])
 
     if values.dtype == np.bool_:
         packed = pa.py_buffer(np.packbits(values, bitorder="little"))
