@@ -104,6 +104,14 @@ _READING = {
     "columns": click.option(
         "--columns", type=PATH, metavar="FILE", help="TOML file of kinds, as sbm columns writes it."
     ),
+    "cross": click.option(
+        "--cross", multiple=True, metavar="A:B",
+        help="Add the products of the features of two columns of a table; may be repeated.",
+    ),
+    "quadratic": click.option(
+        "--quadratic", multiple=True, metavar="AB",
+        help="The same for two namespaces of VW text, by their first letters (: for all).",
+    ),
     "header": click.option(
         "--header/--no-header", default=True,
         help="Whether the first line of CSV has the names; else columns are 1, 2, 3.",
@@ -135,6 +143,10 @@ def _read_options(options: dict[str, Any]) -> dict[str, Any]:
     reading = {name: options.pop(name) for name in _READING}
     reading["categorical"] = reading["categorical"] or None
     reading["on_error"] = reading["on_error"] or "fail"
+    for pair in reading["quadratic"]:
+        if len(pair.encode()) != 2:
+            raise SettingsError(f"--quadratic is {pair!r}; expected two letters, as in ab")
+    reading["cross"] = (*reading["cross"], *reading.pop("quadratic"))
     return reading
 
 

@@ -145,6 +145,7 @@ class ReadKeywords(TypedDict, total=False):
     exclude: Sequence[str]
     column: Mapping[str, str] | Sequence[str]
     columns: str | Path | None
+    cross: Sequence[str]
     header: bool
     sep: str | None
     quote: str
@@ -193,6 +194,9 @@ class ReadOptions:
         patterns. The kinds are the keys of `sbm.inputs.columns.kinds.KINDS`.
     columns : str or Path, optional
         A TOML file of kinds, as `sbm.columns` writes it.
+    cross : sequence of str
+        Pairs of columns of a table whose features are multiplied, ``["campaign:device"]``; or, for
+        Vowpal Wabbit's text, of first letters of namespaces, ``["ab"]``.
     header : bool
         Whether the first line of CSV and TSV has the names of the columns; else they are 1, 2, 3.
     sep, quote : str
@@ -229,6 +233,7 @@ class ReadOptions:
     exclude: Sequence[str] = ()
     column: Mapping[str, str] | Sequence[str] = ()
     columns: str | Path | None = None
+    cross: Sequence[str] = ()
     header: bool = True
     sep: str | None = None
     quote: str = '"'
@@ -278,12 +283,13 @@ class ReadOptions:
                     replace(budget, items=items).check(f", or leave out {self.feature_names}")
         asked = Asked.of(
             self.label, self.weight, self.categorical or (), self.exclude, self.column,
-            self.columns,
+            self.columns, [pair for pair in self.cross if len(pair.encode()) != 2],
         )  # fmt: skip
         dialect = Dialect(self.sep, self.quote, self.decimal, self.encoding, self.header)
         return InputOptions(
             self.format, self.hash_bits, targets=targets, names=table, words=LabelWords(),
             table=Columns(asked, dialect, self.strict),
+            quadratic=tuple(pair for pair in self.cross if len(pair.encode()) == 2),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:

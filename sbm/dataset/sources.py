@@ -74,6 +74,7 @@ def find_sources(
         sources = [chunk_source(chunks, name, options)]
     else:
         sources = open_inputs(names, options)
+    _refuse_crosses(sources, options)
     if sources and all(map(is_table, sources)):
         if asked_bits is not None:
             raise SettingsError(
@@ -94,6 +95,26 @@ def find_sources(
     if store is None and sources[0].name == "-":
         raise SettingsError("standard input has no file name; name the store with -o")
     return sources, store
+
+
+def _refuse_crosses(sources: Sequence[Source], options: InputOptions) -> None:
+    """Raise `SettingsError` if the inputs have no features that could be multiplied."""
+    for source in sources:
+        if options.quadratic and source.format != "vw":
+            what = (
+                "a table has columns, not namespaces: use --cross"
+                if is_table(source)
+                else ("only Vowpal Wabbit's text has namespaces")
+            )
+            raise SettingsError(
+                f"quadratic is {options.quadratic[0]}, but {source.shown} is "
+                f"{source.format}; {what}"
+            )
+        if options.table.asked.crosses and not is_table(source):
+            raise SettingsError(
+                f"cross is {':'.join(options.table.asked.crosses[0])}, but {source.shown} is no "
+                "table; omit --cross"
+            )
 
 
 def naming_of(store: store_files.BlockStore) -> Naming | None:

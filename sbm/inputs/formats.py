@@ -299,7 +299,10 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     if not named:
         return None
     options = named[0].options
-    return options.table.record() if is_table(named[0]) else {"hash_bits": options.hash_bits}
+    if is_table(named[0]):
+        return options.table.record()
+    more = {"quadratic": [*options.quadratic]} if options.quadratic else {}
+    return {"hash_bits": options.hash_bits, **more}
 
 
 def reader_memory(sources: Sequence[Source]) -> int:

@@ -66,7 +66,7 @@ def vw_parser(options: InputOptions) -> TextParser:
     mask = (1 << options.hash_bits) - 1
     return partial(
         parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names,
-        tagged=options.tag is not None,
+        tagged=options.tag is not None, pairs=options.quadratic,
     )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ def parse_vw(
     targets: bool = False,
     names: NameTable | None = None,
     tagged: bool = False,
+    pairs: Sequence[str] = (),
     max_errors: int = 20,
     room: Room | None = None,
     look: bool = True,
@@ -97,8 +98,11 @@ def parse_vw(
         Names that are known; names of other ids are returned.
     tagged : bool
         Return the tags of rows.
+    pairs : sequence of str
+        First letters of two namespaces each, whose features are multiplied; a colon for all.
     """
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
+    of_pairs = np.frombuffer("".join(pairs).encode(), np.uint8).reshape(-1, 2)
 
     def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
         fits = room is not None and room.fits(text, size, labels)
@@ -112,8 +116,8 @@ def parse_vw(
             places = np.empty((0 if names is None else len(ids), 2), np.int64)
             *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
-                LABELS[labels], not targets, y, weights, indptr, ids, values, places, errors, notes,
-                bits,
+                LABELS[labels], not targets, y, weights, indptr, ids, values, places,
+                np.empty(len(ids) if pairs else 0, np.uint8), of_pairs, errors, notes, bits,
             )  # fmt: skip
             if counts[0] >= 0:
                 rows, nnz, lines, ones, n_errors = counts
@@ -153,11 +157,18 @@ def _new_names(
     order = np.argsort(first)
     line = text[: size if len(order) else 0].tobytes()
     names = []
-    for begin in some[first[order], 1].tolist():
-        space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
-        group = _WORD.match(line, space)
-        names.append((group[0] + b"^" if group else b"") + (name[0] if name else b""))
+    for place in some[first[order], 1].tolist():
+        behind, begin = divmod(place, 1 << 32)
+        name = _name_at(line, begin)
+        names.append(name + b"*" + _name_at(line, behind - 1) if behind else name)
     return ids[order], names
+
+
+def _name_at(line: bytes, begin: int) -> bytes:
+    """Return the name of the feature at a place of the text, with its namespace."""
+    space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
+    group = _WORD.match(line, space)
+    return (group[0] + b"^" if group else b"") + (name[0] if name else b"")
 
 
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,12 +31,13 @@ from sbm.inputs.columns.cells import (
     words_of,
 )
 from sbm.inputs.columns.cells import kernels as reading
+from sbm.inputs.columns.crosses import Cross, Features, Slots
 from sbm.inputs.columns.kinds import MISSING, RARE, Column
 from sbm.inputs.columns.words import WordTable, kernels, padded
 from sbm.inputs.parsing import EXACT_FLOAT32, TOO_LARGE, show_change
 from sbm.plain import dataclass
 from sbm.store.container import Buffers
-from sbm.units import shorten
+from sbm.units import format_number, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 Codes = npt.NDArray[np.int32]
 # Kinds.
 _OF_WORDS = ("category", "empty", "words", "ids")
-_OF_NUMBERS = ("number", "flag", "date")
+_OF_NUMBERS = ("number", "log1p", "bins", "flag", "date")
 _WEEK = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SEPARATORS = r"[\s,;|]+"  # between the words of a cell
 _BUFFER = 1 << 22  # bytes of the numbers or the codes of a batch, in an array that is used again
@@ -118,6 +120,8 @@ class Converter:
         Add new names. Otherwise unknown words become ``column=(rare)``, if there is such a name.
     n_known : int
         Number of names of the store or model.
+    crosses : sequence of (str, str)
+        Columns whose features are multiplied.
 
     Attributes
     ----------
@@ -128,19 +132,32 @@ class Converter:
     """
 
     def __init__(
-        self, columns: Sequence[Column], words: WordTable, grows: bool, n_known: int = 0
-    ) -> None:
+        self, columns: Sequence[Column], words: WordTable, grows: bool, n_known: int = 0,
+        crosses: Sequence[tuple[str, str]] = (),
+    ) -> None:  # fmt: skip
         self.columns, self._words, self._grows = list(columns), words, grows
         self.seen = {column.name: Seen() for column in columns}
         self._n_known = n_known
         sizes = np.array([_n_slots(column) for column in columns], np.int64).reshape(-1, 2)
         self._slots = np.cumsum(np.vstack([[0, 0], sizes]), axis=0).tolist()  # begin of each column
-        self.n_slots = int(sizes.sum())
+        place = {column.name: k for k, column in enumerate(columns)}
+        self._crosses = [
+            Cross(f"{a}*{b}", self._slots_of(place[a]), self._slots_of(place[b]), words, grows)
+            for a, b in crosses
+            if a in place and b in place
+        ]
+        self._n_crossed = sum(cross.n_slots for cross in self._crosses)
+        self.n_slots = int(sizes.sum()) + self._n_crossed
         words.columns = frozenset(_encoded(c.name) for c in columns if c.kind in _OF_WORDS)
         names = [name for column in columns for name in _fixed_names(column)]
         self._number_codes = self._codes_of(names)
         self._missing_codes = np.full(len(names), -1, np.int32)
         self._buffers = Buffers(_BUFFER)
+
+    def _slots_of(self, k: int) -> Slots:
+        """Return the numbers and the words of a column."""
+        (a, c), (b, d) = self._slots[k], self._slots[k + 1]
+        return range(a, b), range(c, d)
 
     def _codes_of(self, names: Sequence[bytes]) -> Codes:
         """Return the codes of names, new ones if they may be added, else of an unknown one."""
@@ -160,10 +177,11 @@ class Converter:
                 times = times_of(some, column.pattern)
                 ready[column.name] = Ready(some, times, _mixed_dates(some, times))
             else:
-                found = (
-                    flags_of(some) if column.kind == "flag" else numbers_of(some, column.decimal)
-                )
-                ready[column.name] = Ready(some, *found)
+                is_flag = column.kind == "flag"
+                found, mixed = flags_of(some) if is_flag else numbers_of(some, column.decimal)
+                if column.kind == "log1p":
+                    found = np.copysign(np.log1p(np.abs(found)), found)
+                ready[column.name] = Ready(some, found, mixed)
         return ready
 
     def convert(
@@ -191,7 +209,8 @@ class Converter:
         """
         n_numbers, n_words = self._slots[-1]
         numbers = self._buffers.take(n_numbers * n, np.float64).reshape(n_numbers, n)
-        codes = self._buffers.take(n_words * n, np.int32).reshape(n_words, n)
+        every = n_words + self._n_crossed
+        codes = self._buffers.take(every * n, np.int32).reshape(every, n)
         self._new: list[_New] = []
         self._coded: list[_Coded] = []
         self._spread: list[tuple[Codes, Ints, Codes]] = []
@@ -202,21 +221,25 @@ class Converter:
                 self.seen[column.name].cells += n
             else:
                 numbers[a:b], codes[c:d] = 0.0, -1
-        self._complete()
+        n_before = len(self._words)
+        keys = self._complete()
         for some in self._coded:
             codes_of = np.append(some.codes, np.int32(-1))
             if some.out is not None:
                 np.take(codes_of, some.local, out=some.out, mode="wrap")
         for out, rows, some_codes in self._spread:
             out[rows] = some_codes
+        crossed = np.empty((self._n_crossed, n))
+        if self._crosses and n:
+            self._cross(numbers, codes, crossed, n_before, keys)
         unknown = len(self._words)
         ids = np.append(self._words.ids[:unknown], self._words.free_id)
         indptr, size = np.empty(n + 1, np.int64), numbers.size + codes.size
         out_ids, out_values = np.empty(size, np.int64), np.empty(size, dtype)
         exact = EXACT_FLOAT32 if dtype == "float32" else np.inf
         nnz, n_large, changed = kernels.assemble(
-            numbers, self._number_codes, self._missing_codes, codes, limit, exact, ids, indptr,
-            out_ids, out_values,
+            numbers, self._number_codes, self._missing_codes, codes, crossed, limit, exact, ids,
+            indptr, out_ids, out_values,
         )  # fmt: skip
         self._buffers.give_back(codes)
         if n_large:
@@ -263,6 +286,10 @@ class Converter:
             self._note_mixed(self.seen[column.name], cells.cells, cells.is_mixed)
             if kind == "date":
                 self._read_dates(k, cells.numbers, numbers[0], codes, prefix)
+            elif kind == "bins":
+                local = np.searchsorted(column.edges, cells.numbers, side="right")
+                local[np.isnan(cells.numbers)] = len(column.edges) + 1
+                self._add_words(k, prefix, _bins(column), local, codes[0])
             else:
                 numbers[0] = cells.numbers
                 self._note_missing(k, numbers[0], prefix)
@@ -414,25 +441,47 @@ class Converter:
 
     # ------------------------------------------------------------------------------------ words
 
-    def _complete(self) -> None:
-        """Give codes to new words in the order of rows and columns."""
+    def _cross(
+        self, numbers: Floats, codes: Codes, values: Floats, n_before: int, keys: Ints
+    ) -> None:
+        """Fill in the codes and values of crosses, and order the ids of new names by row."""
+        width, slot = len(self.columns) + 1 + len(self._crosses), self._slots[-1][1]
+        of = Features(numbers, self._number_codes, self._missing_codes, codes)
+        done, every = 0, [keys]
+        for k, cross in enumerate(self._crosses):
+            place = slice(done, done + cross.n_slots)
+            some = codes[slot + done : slot + done + cross.n_slots]
+            rows = cross.fill(of, some, values[place])
+            every.append(rows * width + len(self.columns) + 1 + k)
+            done += cross.n_slots
+        first = np.concatenate(every)
+        if len(first):
+            self._words.reorder(n_before, np.argsort(first, kind="stable"))
+
+    def _complete(self) -> Ints:
+        """Give codes to new words in the order of rows and columns.
+
+        Return for each new name, in the order of codes, a key that orders names by first row.
+        """
         new = [some for some in self._new if len(some.rows)]
         if not new:
-            return
+            return _NONE
         if not self._grows:
             for some in new:
                 rare = self._words.code_of(some.prefix + RARE.encode())
                 some.target[some.places] = rare if rare >= 0 else len(self._words)
-            return
-        width = len(self.columns) + 1
-        codes = self._words.add_words(
-            [(some.prefix, some.words) for some in new],
-            [some.rows * width + some.column for some in new],
-        )
+            return _NONE
+        width, n_before = len(self.columns) + 1 + len(self._crosses), len(self._words)
+        keys = [some.rows * width + some.column for some in new]
+        codes = self._words.add_words([(some.prefix, some.words) for some in new], keys)
         begin = 0
         for some in new:
             some.target[some.places] = codes[begin : begin + len(some.rows)]
             begin += len(some.rows)
+        firsts = np.full(len(self._words) - n_before, np.iinfo(np.int64).max)
+        is_new = codes >= n_before
+        np.minimum.at(firsts, codes[is_new] - n_before, np.concatenate(keys)[is_new])
+        return firsts
 
 
 def _mixed_dates(cells: Cells, times: Ints) -> Any:
@@ -460,6 +509,12 @@ def _words(*words: str) -> Text:
     return Text(padded(b"".join(parts)), begins, ends)
 
 
+def _bins(column: Column) -> Text:
+    """Return the words of bins, and that of a missing number."""
+    edges = ["-inf", *map(format_number, column.edges), "inf"]
+    return _words(*(f"[{low},{high})" for low, high in itertools.pairwise(edges)), MISSING)
+
+
 _MISSING_WORD = _words(MISSING)
 _PARTS = (
     (b".month=", _words(*(str(month) for month in range(1, 13)))),
@@ -481,13 +536,13 @@ def _n_slots(column: Column) -> tuple[int, int]:
         return column.size, 1
     if column.kind in ("words", "ids"):
         return 0, 0
-    return (1, 0) if column.kind in ("number", "flag") else (0, 1)
+    return (1, 0) if column.kind in ("number", "log1p", "flag") else (0, 1)
 
 
 def _fixed_names(column: Column) -> list[bytes]:
     """Return the names of features that do not depend on the cells."""
     name = _encoded(column.name)
-    if column.kind in ("number", "flag", "date"):
+    if column.kind in ("number", "log1p", "flag", "date"):
         return [name]
     if column.kind == "vector":
         return [name + b"[%d]" % k for k in range(column.size)]

@@ -51,6 +51,7 @@ class WordTable:
         self._text, self._ends = np.empty(16 * _LEAST, np.uint8), np.empty(_LEAST, np.int64)
         self.ids = 1 + np.arange(_LEAST)  # LIBLINEAR's ids start at 1
         self._alias: _Codes | None = None
+        self.crosses: set[int] = set()  # codes of names that are crosses of columns
         if names is not None and ids is not None and len(names):
             known = np.diff(names.ends, prepend=0) > 0  # a feature may have no name
             some = names if known.all() else names.take(known)
@@ -156,7 +157,7 @@ class WordTable:
         order = np.argsort(known)
         codes = order[np.searchsorted(known, ids, sorter=order)].tolist() if self._n else []
         rare: dict[bytes, list[int]] = {}
-        for code in sorted(codes):
+        for code in sorted(set(codes) - self.crosses):
             column = self._column_of(self.name(code))
             if column is not None:
                 rare.setdefault(column, []).append(code)
@@ -175,6 +176,12 @@ class WordTable:
                 return name[:begin]
             begin = name.find(b"=", begin + 1)
         return None
+
+    def reorder(self, first: int, order: _Ints) -> None:
+        """Give the ids of the names from `first` on in another order, that of `order`."""
+        if self._n == len(self.ids):  # the last id must be the largest
+            self._grow(0)
+        self.ids[first + order] = self.ids[first : first + len(order)].copy()
 
     def code_of(self, name: bytes, *, insert: bool = False) -> int:
         """Return the code of a name, a new one with `insert`; otherwise -1 if it is unknown."""

@@ -14,8 +14,8 @@ TYPES = {
         "parse": """
             text:uint8[1] size:int64 limit:float64 label_limit:float64 mask:int64 skip:bool
             need:int64 exact:bool labels:float64[1] weights:float64[1] indptr:int64[1]
-            ids:int64[1] values:float64[1] names:int64[2] errors:int64[2] notes:int64[1]
-            bits:uint64[1]
+            ids:int64[1] values:float64[1] names:int64[2] letters:uint8[1] pairs:uint8[2]
+            errors:int64[2] notes:int64[1] bits:uint64[1]
         """,
         "hash_names": "text:uint8[1] ends:int64[1] mask:int64 out:int64[1]",
     },
@@ -68,8 +68,8 @@ TYPES = {
         "rehash": "before:uint64[1] slots:uint64[1]",
         "assemble": """
             numbers:float64[2] number_codes:int32[1] missing_codes:int32[1] codes:int32[2]
-            limit:float64 exact:float64 ids:int64[1] indptr:int64[1] out_ids:int64[1]
-            out_values:{numbers}
+            crossed:float64[2] limit:float64 exact:float64 ids:int64[1] indptr:int64[1]
+            out_ids:int64[1] out_values:{numbers}
         """,
     },
 }

@@ -123,7 +123,8 @@ def _insert(key, value, first, n_numbers, n, out_ids, out_values):
 
 @njit(nogil=True, error_model="numpy")
 def assemble(
-    numbers, number_codes, missing_codes, codes, limit, exact, ids, indptr, out_ids, out_values
+    numbers, number_codes, missing_codes, codes, crossed, limit, exact, ids, indptr, out_ids,
+    out_values,
 ):  # fmt: skip
     """Make rows of columns.
 
@@ -135,6 +136,8 @@ def assemble(
         Code of each column of numbers, and of its missing cells; -1 for none.
     codes : (n_words, n_rows) int32
         Code of the word of each row in columns of words; -1 for none.
+    crossed : (n_crossed, n_rows) float64
+        Values of the last of these; those of the others are 1.
     limit : float
         Largest magnitude of a number.
     exact : float
@@ -157,6 +160,7 @@ def assemble(
     """
     n_rows = len(indptr) - 1
     n_all = len(number_codes)
+    n_ones = codes.shape[0] - crossed.shape[0]
     n = n_large = np.int64(0)
     changed = np.int64(-1)
     indptr[0] = 0
@@ -181,10 +185,19 @@ def assemble(
                 _insert(ids[code], value, first, n, n, out_ids, out_values)
                 n += 1
         n_numbers = n
-        for k in range(codes.shape[0]):
+        for k in range(n_ones):
             code = codes[k, row]
             if code >= 0:
                 _insert(ids[code], 1.0, first, n_numbers, n, out_ids, out_values)
                 n += 1
+        for k in range(crossed.shape[0]):
+            code, value = codes[n_ones + k, row], crossed[k, row]
+            if code < 0 or value == 0:
+                continue
+            if not abs(value) <= limit:
+                n_large += 1
+                continue
+            _insert(ids[code], value, first, n, n, out_ids, out_values)
+            n += 1
         indptr[row + 1] = n
     return n, n_large, changed
