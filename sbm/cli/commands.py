@@ -730,6 +730,8 @@ def columns(
     from sbm.programs.columns import columns as job
 
     report = job(inputs, output, progress=terminal, **options)
+    for text in report["warnings"]:
+        complain(f"sbm: warning: {text}")
     terminal.answer(report, show.columns_toml if toml else show.columns)
 
 

@@ -125,8 +125,18 @@ class _Delimited:
 
     def _read_names(self, first: _First) -> list[str]:
         text = b"".join(first.cells)
-        if re.search(rb"[\x00-\x08]", text) and not _is_utf8(text):
+        if re.search(rb"[\x01-\x08]", text) and not _is_utf8(text):
             raise DataError(f"{self.place}: found no text; this looks like a binary file")
+        if b"\0" in text:
+            raise DataError(
+                f"{self.place}: found no text; this looks like a binary file, or UTF-16, which "
+                "--encoding utf-16-le reads"
+            )
+        if not _is_utf8(text):
+            raise DataError(
+                f"{self.place}: found names that are not UTF-8; give the encoding, such as "
+                "--encoding latin-1"
+            )
         return [cell.decode("utf-8", "surrogateescape") for cell in first.cells]
 
     def _refuse_other_separator(self, name: str) -> None:

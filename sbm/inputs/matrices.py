@@ -47,6 +47,7 @@ from sbm.units import format_number
 _NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
 _READ = 1 << 20  # bytes hashed at a time
 _MOST_PROBLEMS = 20  # most invalid rows of a piece that are described
+_SHOWN = 3  # of these in an error
 
 kernels = load("sbm.store.kernels.sorting")
 
@@ -391,7 +392,9 @@ def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> An
     """Update the counters and return the result of a piece."""
     converted = task.result()
     if piece.problems and not skip:
-        raise DataError(piece.problems[0])
+        more = piece.parsed.n_errors - _SHOWN
+        shown = "; ".join(piece.problems[:_SHOWN])
+        raise DataError(shown + (f"; and {more:,} more rows" if more > 0 else ""))
     source.problems += piece.problems[: 20 - len(source.problems)]
     done, parsed = source.done, piece.parsed
     source.done = SourceProgress(

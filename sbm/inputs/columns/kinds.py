@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ RARE = "(rare)"  # the word that stands for all rare words of a column
 
 _LABELS = ("label", "y", "target")  # default names of the label column
 _SHOWN = 6  # names listed from either end of many
+_MOST_PROBLEMS = 8  # in a message
 _MOST_COMPARED = 20_000  # names to search for the nearest; more would take seconds
 _LARGEST_VECTOR = 1 << 20  # elements
 _BINS, _MOST_BINS = 10, 1000
@@ -185,16 +187,50 @@ class Asked:
         return found[-1] if found else None
 
     def refuse_unmatched(self, names: Sequence[str], place: str) -> None:
-        """Raise `DataError` if an option names a column that is not among `names`."""
-        known = set(names)
+        """Raise `DataError` if options name columns that are not among `names`."""
+        known, problems = set(names), Problems(place)
         for pattern, _, option in self.kinds:
             parts = [part.strip() for part in pattern.split(",")]
             for part in [pattern] if pattern in known else parts:
                 if not (part in known or fnmatch.filter(names, part)):
-                    raise DataError(f"{place}: found {no_column(part, names, option)}")
+                    problems.add(f"found {no_column(part, names, option)}")
         for name in (name for pair in self.crosses for name in pair):
             if name not in known:
-                raise DataError(f"{place}: found {no_column(name, names, 'cross')}")
+                problems.add(f"found {no_column(name, names, 'cross')}")
+        problems.check()
+
+
+class Problems:
+    """Collects the problems of a file, to report them together.
+
+    Parameters
+    ----------
+    place : str
+        Begin of messages.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place, self._found = f"{place}: ", list[str]()
+
+    def add(self, problem: str) -> None:
+        """Note a problem, once."""
+        problem = problem.removeprefix(self._place)
+        self._found += [] if problem in self._found else [problem]
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a `DataError`, and go on."""
+        try:
+            yield
+        except DataError as error:
+            self.add(str(error))
+
+    def check(self) -> None:
+        """Raise `DataError` with all problems, if there are some."""
+        if self._found:
+            more = len(self._found) - _MOST_PROBLEMS
+            shown = "; ".join(self._found[:_MOST_PROBLEMS])
+            raise DataError(f"{self._place}{shown}" + (f"; and {more} more" if more > 0 else ""))
 
 
 def base_kind(kind: str) -> str:
@@ -342,7 +378,7 @@ def find_roles(
             f"{place}: found a column without a name; add one (with pandas, write "
             "to_csv(index=False))"
         )
-    features = set(known)
+    features, problems = set(known), Problems(place)
     given = _LABELS if asked.label is None else (asked.label,)
     found = [name for name in given if name in names and name not in features]
     if len(found) > 1 or (not found and needs_label):
@@ -355,11 +391,12 @@ def find_roles(
             what += "the label column with --label"
             if place.endswith(":1") and any(map(_looks_like_a_value, names)):
                 what += ". If the first line has no names, use --no-header"
-        raise DataError(f"{place}: found {what}")
+        problems.add(f"found {what}")
     label = found[0] if found else None
     weight = asked.weight if asked.weight in names else None
     if asked.weight is not None and weight is None and needs_label:
-        raise DataError(f"{place}: found {no_column(asked.weight, names, 'weight')}")
+        problems.add(f"found {no_column(asked.weight, names, 'weight')}")
+    problems.check()
     if label is not None and label == weight:
         raise DataError(
             f"{place}: column {label} is both the label and the weight; choose another with "

@@ -15,6 +15,7 @@ from sbm.inputs.columns.kinds import (
     Asked,
     Column,
     Dialect,
+    Problems,
     base_kind,
     different_columns,
     edges_of,
@@ -184,14 +185,7 @@ class Columns:
         """
         roles = self._find_roles(names, place, needs_label)
         if not self.columns:
-            self.columns = [
-                self._infer(name, cells, place)
-                for name, cells in head().items()
-                if name not in roles
-            ]
-            refuse_ambiguous(self.columns, place)
-            self._refuse_crosses(place)
-            self._refuse_only_text(place, needs_label)
+            self.columns = self._infer_all(head(), roles, place, needs_label)
         elif self.grows and any(c.kind == "empty" and c.name in names for c in self.columns):
             cells = head()
             self.columns = [
@@ -204,9 +198,25 @@ class Columns:
             self._compare([name for name in names if name not in roles], place, needs_label)
             self._checked.add(place)
 
-    def _refuse_crosses(self, place: str) -> None:
+    def _infer_all(
+        self, head: Mapping[str, pa.Array], roles: set[str | None], place: str, needs_label: bool
+    ) -> list[Column]:
+        """Return the columns of the first table. Raises `DataError` with all their problems."""
+        columns, problems = [], Problems(place)
+        for name, cells in head.items():
+            if name not in roles:
+                with problems.noted():
+                    columns.append(self._infer(name, cells, place))
+        for check in (refuse_ambiguous, self._refuse_crosses):
+            with problems.noted():
+                check(columns, place)
+        problems.check()
+        self._refuse_only_text(columns, place, needs_label)
+        return columns
+
+    def _refuse_crosses(self, columns: Sequence[Column], place: str) -> None:
         """Raise `DataError` if a column that is crossed has no features, or lists of them."""
-        kinds = {column.name: column.kind for column in self.columns}
+        kinds = {column.name: column.kind for column in columns}
         for name in (name for pair in self.crosses for name in pair):
             kind = kinds.get(name, "no feature")
             if kind in ("words", "ids", "vector", "id", "text", "ignored", "no feature"):
@@ -237,9 +247,14 @@ class Columns:
         """Find the columns of labels and weights, and return them."""
         features = [column.name for column in self.columns if column.is_read]
         asked = Asked(self.label, self.weight, self.asked.kinds)
-        label, weight = find_roles(names, asked, place, needs_label, features)
+        label = weight = None
+        problems = Problems(place)
+        with problems.noted():
+            label, weight = find_roles(names, asked, place, needs_label, features)
         if not self.columns:
-            self.asked.refuse_unmatched(names, place)
+            with problems.noted():
+                self.asked.refuse_unmatched(names, place)
+        problems.check()
         self.label = label if self.label is None else self.label
         return {label, weight, self.label}
 
@@ -257,10 +272,10 @@ class Columns:
         except DataError as error:
             raise DataError(f"{place}: {error}") from error
 
-    def _refuse_only_text(self, place: str, needs_label: bool) -> None:
+    def _refuse_only_text(self, columns: Sequence[Column], place: str, needs_label: bool) -> None:
         """Raise `DataError` if no column becomes features."""
-        texts = [column.name for column in self.columns if column.kind == "text"]
-        if needs_label and texts and not any(column.is_read for column in self.columns):
+        texts = [column.name for column in columns if column.kind == "text"]
+        if needs_label and texts and not any(column.is_read for column in columns):
             raise DataError(
                 f"{place}: column {shorten(texts[0])}, the only feature, holds texts. Raw text is "
                 "not read; turn it into features first (see Raw text in docs/inputs.md)"
