@@ -24,7 +24,7 @@ from sbm.engine.kernels import (
     types_of_dtype,
 )
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError
 from sbm.inputs.columns.kinds import Asked, Dialect
 from sbm.inputs.columns.state import Columns
 from sbm.inputs.formats import (
@@ -348,8 +348,6 @@ def sources_of(
         The options do not match.
     """
     if _is_store(data):
-        if tag is not None:
-            raise SettingsError(f"id is {tag}, but {data} is a store, which has no ids of rows")
         return None
     words = words or LabelWords({})
     columns = Columns(Asked(), Dialect(), strict)
@@ -373,13 +371,6 @@ def sources_of(
             f"{data} is a table, but the model was trained on Vowpal Wabbit's text; train a model "
             "on a table"
         )
-    if tag is not None and not is_table(sources[0]) and sources[0].format != "vw":
-        raise SettingsError(
-            f"id is {tag}, but {data} is {sources[0].format}; only tables and Vowpal Wabbit's text "
-            "have ids of rows"
-        )
-    if tag not in (None, "tag") and sources[0].format == "vw":
-        raise SettingsError(f"id is {tag}; ids of Vowpal Wabbit's text are its tags: use --id tag")
     check_names(sources)
     if is_table(sources[0]):
         prepare("reading tables", TABLES, {}, Progress())

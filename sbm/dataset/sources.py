@@ -117,6 +117,33 @@ def _refuse_crosses(sources: Sequence[Source], options: InputOptions) -> None:
             )
 
 
+def require_tags(tag: str | None, sources: Sequence[Source] | None, data: str | Path) -> None:
+    """Check that rows have ids.
+
+    Parameters
+    ----------
+    tag : str, optional
+        As in `InputOptions`.
+    sources : sequence of Source, optional
+        None: a store.
+
+    Raises
+    ------
+    SettingsError
+        The rows of this format have none.
+    """
+    if tag is None:
+        return
+    kind = "a store" if sources is None else sources[0].format
+    if kind == "vw" and tag != "tag":
+        raise SettingsError(f"id is {tag}; ids of Vowpal Wabbit's text are its tags: use --id tag")
+    if sources is None or not (kind == "vw" or is_table(sources[0])):
+        raise SettingsError(
+            f"id is {tag}, but {data} is {kind}; only tables and Vowpal Wabbit's text have ids of "
+            "rows"
+        )
+
+
 def naming_of(store: store_files.BlockStore) -> Naming | None:
     """Return how the features of a store are named; None if they have only ids."""
     record = store_files.names_of(store.manifest)

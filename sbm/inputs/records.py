@@ -6,14 +6,14 @@ numbers of the same length; without this column, all are 1. Other columns are ig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.columns.arrays import array_of, floats_of, integers_of, valid_of
+from sbm.inputs.columns.arrays import array_of, floats_of, integers_of, strings, valid_of
 from sbm.inputs.columns.cells import (
     is_list,
     is_number,
@@ -239,3 +239,42 @@ def write_rows(
         writer.write_table(batch)
     if writer is not None:
         writer.close()
+
+
+class ParquetWriter:
+    """Writes columns of words and numbers as Parquet.
+
+    Parameters
+    ----------
+    file : binary file
+    name : str
+        For messages.
+
+    Raises
+    ------
+    DataError
+        pyarrow is not installed.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        require_pyarrow(f"writing {name}")
+        self._file, self._writer = file, cast(Any, None)
+
+    def add(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write rows; each call has the same columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        arrays = [
+            strings(some.tolist(), pa.string()) if some.dtype == object else array_of(some)
+            for some in columns.values()
+        ]
+        table = pa.Table.from_arrays(arrays, names=list(columns))
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write the end of the file."""
+        if self._writer is not None:
+            self._writer.close()

@@ -65,9 +65,14 @@ def vw_parser(options: InputOptions) -> TextParser:
     assert options.hash_bits is not None
     mask = (1 << options.hash_bits) - 1
     return partial(
-        parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names,
-        tagged=options.tag is not None, pairs=options.quadratic,
-    )  # fmt: skip
+        parse_vw,
+        mask=mask,
+        labels=options.labels,
+        targets=options.targets,
+        names=options.names,
+        tagged=options.tag is not None,
+        pairs=options.quadratic,
+    )
 
 
 def parse_vw(

@@ -419,7 +419,7 @@ class ProbabilityMetrics:
         rows = int(self._counts.sum())
         found = {"log_loss": self._log_loss / rows if rows else None}
         share = self._counts / max(1, rows)
-        entropy = -float((share * np.log(np.maximum(share, _LEAST))).sum())
+        entropy = max(0.0, -math.fsum((share * np.log(np.maximum(share, _LEAST))).tolist()))
         found["base_log_loss"] = entropy if rows else None
         if len(self._labels) == 2:
             found["brier"] = self._brier / rows if rows else None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
-from sbm.dataset.sources import naming_of_model, table_notes, unknown_words
+from sbm.dataset.sources import naming_of_model, require_tags, table_notes, unknown_words
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
@@ -147,6 +147,7 @@ def predict(
         sources = sources_of(
             data, naming, format, labels, words, strict, targets=not model.labels, tag=id
         )
+    require_tags(id, sources, data)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -246,7 +247,7 @@ def _strange(model: Model, nnz: int, unknown: int) -> list[str]:
 def _worse_than_base(result: Mapping[str, Any]) -> list[str]:
     """Warn if the probabilities are worse than the share of each label."""
     loss, base = result.get("log_loss"), result.get("base_log_loss")
-    if loss is None or base is None or loss <= base:
+    if loss is None or not base or loss <= base:
         return []
     what = f"log-loss {loss:.6f}, base rate {base:.6f}"
     return [f"the probabilities are worse than predicting the share of each label ({what})"]

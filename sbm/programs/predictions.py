@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,15 +40,17 @@ class PredictionFile:
         self._file, self._answers, self._tag = file, answers, tag
         self._separator, self._is_parquet = _SEPARATORS.get(ending), ending in _PARQUET
         self._is_first, self._writer = True, cast(Any, None)
-        if self._is_parquet:
-            from sbm.inputs.columns.cells import require_pyarrow
+        if self._is_parquet and file is not None:
+            from sbm.inputs.records import ParquetWriter
 
-            require_pyarrow(f"writing {path}")
+            self._writer = ParquetWriter(file, str(path))
 
     def add(
-        self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64],
+        self,
+        y: npt.NDArray[np.float64],
+        scores: npt.NDArray[np.float64],
         tags: npt.NDArray[np.object_] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Judge rows, and write them.
 
         Parameters
@@ -68,7 +69,7 @@ class PredictionFile:
         columns: dict[str, npt.NDArray[Any]] = {} if tags is None else {str(self._tag): tags}
         columns |= self._answers.columns(scores)
         if self._is_parquet:
-            self._add_to_parquet(columns)
+            self._writer.add(columns)
         else:
             self._write(self._rows(columns))
 
@@ -90,6 +91,8 @@ class PredictionFile:
             self._file.flush()
 
     def _rows(self, columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[str]:
+        import csv  # here, as few commands need it
+
         text = io.StringIO()
         writer = csv.writer(text, delimiter=self._separator or ",", lineterminator="\n")
         if self._is_first:
@@ -97,21 +100,6 @@ class PredictionFile:
             self._is_first = False
         writer.writerows(zip(*map(_as_texts, columns.values()), strict=True))
         yield text.getvalue()
-
-    def _add_to_parquet(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from sbm.inputs.columns.arrays import array_of, strings
-
-        arrays = [
-            strings(some.tolist(), pa.string()) if some.dtype == object else array_of(some)
-            for some in columns.values()
-        ]
-        table = pa.Table.from_arrays(arrays, names=list(columns))
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, table.schema)
-        self._writer.write_table(table)
 
 
 def _as_texts(column: npt.NDArray[Any]) -> list[str]:

@@ -132,9 +132,13 @@ class Converter:
     """
 
     def __init__(
-        self, columns: Sequence[Column], words: WordTable, grows: bool, n_known: int = 0,
+        self,
+        columns: Sequence[Column],
+        words: WordTable,
+        grows: bool,
+        n_known: int = 0,
         crosses: Sequence[tuple[str, str]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.columns, self._words, self._grows = list(columns), words, grows
         self.seen = {column.name: Seen() for column in columns}
         self._n_known = n_known
@@ -277,9 +281,14 @@ class Converter:
     # ---------------------------------------------------------------------------------- columns
 
     def _read(
-        self, k: int, column: Column, cells: Cells | Ready, numbers: Floats, codes: Codes,
+        self,
+        k: int,
+        column: Column,
+        cells: Cells | Ready,
+        numbers: Floats,
+        codes: Codes,
         refused: dict[int, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fill in the numbers and the codes of a column, as far as they are known."""
         kind, prefix = column.kind, _encoded(column.name) + b"="
         if isinstance(cells, Ready):
@@ -351,9 +360,14 @@ class Converter:
             self._spread.append((out, other, codes))
 
     def _add_words(
-        self, k: int, prefix: bytes, words: Text, local: Ints, out: Codes | None,
+        self,
+        k: int,
+        prefix: bytes,
+        words: Text,
+        local: Ints,
+        out: Codes | None,
         rows: Ints | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Note cells that are words of a dictionary.
 
         Parameters

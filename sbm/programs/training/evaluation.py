@@ -131,9 +131,11 @@ def base_rate(metric: Metric, store: BlockStore) -> float | None:
     """Return the metric of predicting the share of each label; None if it is of something else."""
     if metric.name not in _OF_PROBABILITIES:
         return None
-    counts = np.asarray(store.manifest["labels"]["counts"], np.float64)
-    share = counts[counts > 0] / counts.sum()
-    return -float((share * np.log(share)).sum()) if metric.name == "log_loss" else share.prod()
+    counts = [int(n) for n in store.manifest["labels"]["counts"] if n]
+    share = [n / sum(counts) for n in counts]
+    if metric.name == "log_loss":
+        return -math.fsum(p * math.log(p) for p in share)
+    return math.prod(share)
 
 
 class _ClassCounts:
