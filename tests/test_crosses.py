@@ -137,6 +137,20 @@ def test_invalid_crosses_are_refused(
         sbm.split(table(), tmp_path / "s.sbm", cross=cross, column=column)
 
 
+def test_only_numbers_are_scaled(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x, colour = random.normal(size=200) * 50, random.integers(0, 2, 200)
+    y = (x / 50 + colour + random.normal(size=200) > 0.5).astype(int)
+    words = pa.array([["red", "blue"][k] for k in colour])
+    settings: dict[str, Any] = {"loss": "log_loss", "tol": 1e-6, "solver": "newton"}
+    large = pa.table({"x": x, "colour": words, "label": y})
+    small = pa.table({"x": x / x.std(), "colour": words, "label": y})
+    scaled, _ = sbm.train(large, tmp_path / "a.model", {**settings, "scale": "std"})
+    plain, _ = sbm.train(small, tmp_path / "b.model", settings)
+    found = scaled.decision_function(large), plain.decision_function(small)
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-3)
+
+
 VW = """1 |user age:2 city=Oslo |ad shoes:3 red
 -1 |user age:1 |ad red |other z
 1 |user city=Rome |other z:2

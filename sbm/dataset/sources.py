@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.inputs.columns.kinds import from_record
 from sbm.inputs.formats import (
     is_frame,
     is_rows_of_frame,
@@ -152,6 +154,21 @@ def naming_of(store: store_files.BlockStore) -> Naming | None:
     if "columns" not in record:
         return Naming(record)
     return Naming(record, store.read_names(), store.read_feature_ids())
+
+
+def numeric_features(store: store_files.BlockStore) -> npt.NDArray[np.bool_] | None:
+    """Return which features of a store are columns of numbers; None if it is not of a table."""
+    naming = naming_of(store)
+    if naming is None or not naming.is_of_table or naming.names is None:
+        return None
+    wanted = {
+        name if column.kind != "vector" else f"{name}[{k}]"
+        for column in from_record(naming.record["columns"])
+        if column.kind in ("number", "log1p", "date", "vector")
+        for name in [column.name]
+        for k in range(max(1, column.size))
+    }
+    return np.array([name in wanted for name in naming.names], np.bool_)
 
 
 def naming_of_model(model: Model) -> Naming | None:

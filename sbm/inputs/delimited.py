@@ -34,6 +34,7 @@ _HEAD_BYTES = 1 << 24  # of the first rows
 _SPARE = 65  # bytes behind the text, for the last line end, and that the kernel reads
 _NEWLINE = ord("\n")
 _MOST_CELLS = 1 << 20  # of a piece
+_IN_USE = 2  # pieces whose rows may not have been converted: the last one, and one ahead of it
 _MORE = 1.1  # room for records, times as many as there are if they are as long as those before
 _RECORD = 64.0  # bytes of a record, before there is one
 
@@ -96,6 +97,8 @@ class _Delimited:
         self._size, self._line, self._is_over, self._taken = 0, 1, False, 0
         self._kept: deque[_Piece] = deque()
         self._record = _RECORD
+        self._free_texts: list[npt.NDArray[np.uint8]] = []
+        self._free_places: list[Any] = []
         self._begin(dialect)
         self.names: list[str] = []
         first = self._first()
@@ -181,7 +184,7 @@ class _Delimited:
             width = len(self.names)
             most = 1 + int(_MORE * self._size / self._record)
             most = max(1, min(most, _MOST_CELLS // max(1, width)))
-            begins, ends = (np.empty((width, most), np.int32) for _ in range(2))
+            begins, ends = self._room(width, most), self._room(width, most)
             stops, found, lines = (np.empty(most, np.int64) for _ in range(3))
             separator, quote = ord(self._separator), ord(self._quote)
             n, n_lines, n_doubled = kernels.find_cells(
@@ -201,9 +204,26 @@ class _Delimited:
         if n_doubled:
             kernels.join_quotes(self._text, quote, begins, ends, n)
         piece = _Piece(self._text, begins, ends, found[:n], lines[:n] + self._line)
-        self._text = np.empty_like(self._text)  # the piece keeps the other one
+        size = len(self._text)  # the piece keeps this one
+        free = [text for text in self._free_texts if len(text) == size]
+        self._text = free[0] if free else np.empty(size, np.uint8)
+        self._free_texts = free[1:]
         self._drop(end, n_lines, piece.text)
         return piece
+
+    def _room(self, width: int, most: int) -> npt.NDArray[np.int32]:
+        """Return an array for a place of each cell."""
+        room = np.empty(0, np.int32)
+        while self._free_places and len(room) < width * most:
+            room = self._free_places.pop()
+        if len(room) < width * most:
+            room = np.empty(int(_MORE * width * most) + 1, np.int32)
+        return room[: width * most].reshape(width, most)
+
+    def _take_back(self, piece: _Piece) -> None:
+        """Use the arrays of a piece again, because new ones cost as much as reading them."""
+        self._free_texts.append(piece.text)
+        self._free_places += [piece.begins.base, piece.ends.base]
 
     def _grow(self) -> None:
         size = 2 * len(self._text)
@@ -271,7 +291,9 @@ class _Delimited:
         """Yield the rows of some columns; see `Table`."""
         place = {name: k for k, name in enumerate(self.names)}
         source, width = self._source.name, len(self.names)
+        given: deque[_Piece] = deque()
         for piece in self._pieces():
+            given.append(piece)
             columns = {name: piece.column(place[name]) for name in names}
             refused: dict[int, str] = {}
             for row in np.flatnonzero(piece.found != width).tolist():
@@ -284,6 +306,8 @@ class _Delimited:
                 here = {k - first: why for k, why in refused.items() if first <= k < first + n}
                 at_line = partial(_at, source, piece.lines[first : first + n])
                 yield TableRows(cells, n, place=at_line, refused=here)
+            if len(given) > _IN_USE:
+                self._take_back(given.popleft())
 
 
 class _First(NamedTuple):
