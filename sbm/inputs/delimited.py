@@ -1,7 +1,7 @@
 """Tables of delimited text: CSV and TSV, whose cells are found by a compiled kernel.
 
-`pyarrow.csv` would find the columns of 80 MB in 0.6 s of one core, and the kernel needs a tenth of
-it, because numbers and words are read where they lie in the text.
+`pyarrow.csv` takes four times as long to find them, because it copies each cell to a column. Here
+numbers and words are read where they lie in the text.
 """
 
 from __future__ import annotations
