@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from helpers import features_of
-from inside import patch
+from inside import BlockStore, cli, patch
 
 import sbm
 from sbm.errors import DataError, SettingsError
@@ -183,3 +184,27 @@ def test_quadratic_features_of_vw(tmp_path: Path) -> None:
     assert sbm.predict(tmp_path / "m.model", text)["unknown_nonzeros"] == 0
     with pytest.raises(SettingsError, match="quadratic differs"):
         sbm.split(text, tmp_path / "s.sbm", append=True, cross=["ab"], force=True)
+
+
+def test_q_with_two_letters_is_quadratic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.vw").write_text(VW)
+    for words in (["-q", "ua"], ["-q", "a.vw"]):
+        inputs = ["a.vw"] if words[1] != "a.vw" else []
+        done = CliRunner().invoke(cli, ["split", *inputs, *words, "-o", "s.sbm", "--force"])
+        assert done.exit_code == 0, done.output
+        record = BlockStore(Path("s.sbm")).manifest["generations"][0]["options"]["names"]
+        assert record.get("quadratic", []) == (["ua"] if inputs else [])
+
+
+def test_streams_have_quadratic_features(tmp_path: Path) -> None:
+    text = tmp_path / "a.vw"
+    text.write_text(VW * 3)
+    sbm.stream(text, tmp_path / "s.model", options={"quadratic": "ua,uu"})
+    sbm.train(text, tmp_path / "t.model", cross=["ua", "uu"])
+    streamed, trained = (sbm.Model.load(tmp_path / name) for name in ("s.model", "t.model"))
+    assert set(streamed.ids.tolist()) == set(trained.ids.tolist())
+    assert sbm.predict(streamed, text)["unknown_nonzeros"] == 0
+    sbm.stream(text, tmp_path / "s.model", resume=True)
+    with pytest.raises(SettingsError, match="quadratic is ab, but"):
+        sbm.stream(text, tmp_path / "s.model", options={"quadratic": "ab"}, resume=True)

@@ -444,6 +444,7 @@ def predict(
 )  # fmt: skip
 @INPUT_FORMAT
 @_READING["hash_bits"]
+@_READING["quadratic"]
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
@@ -473,6 +474,7 @@ def stream(
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     names = {f.name for f in dataclasses.fields(StreamOptions)}
+    given["quadratic"] = ",".join(given["quadratic"]) or None
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
         try:
@@ -516,14 +518,16 @@ def _names_of(inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any
     from sbm.inputs.options import InputOptions, Naming
     from sbm.store.run import Run
 
-    name, bits = given["format"], given["hash_bits"]
+    name, bits, pairs = given["format"], given["hash_bits"], given["quadratic"]
     if resume is not None and Path(f"{resume}.run", "run.json").exists():
         options = Run.read(Path(f"{resume}.run")).get("options", {})
         name, bits = options.get("format"), options.get("hash_bits")
+        pairs = options.get("quadratic")
     name = name or (format_of(inputs[0]).name if inputs else "libsvm")
     if not FORMATS[name].has_names:
         return None
-    return Naming({"hash_bits": with_hash_bits(InputOptions(hash_bits=bits)).hash_bits})
+    bits = with_hash_bits(InputOptions(hash_bits=bits)).hash_bits
+    return Naming({"hash_bits": bits, "quadratic": pairs.split(",") if pairs else []})
 
 
 def _in_words(report: dict[str, Any], every_class: bool) -> Any:

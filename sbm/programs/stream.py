@@ -61,10 +61,10 @@ def stream(
         Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
         ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``dtype``, ``on_error``,
-        ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options of ``sbm stream``. When
-        resuming, all but ``new_labels``, ``follow`` and ``idle_timeout`` default to the previous
-        ones.
+        ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``quadratic`` (pairs with commas),
+        ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options
+        of ``sbm stream``. When resuming, all but ``new_labels``, ``follow`` and ``idle_timeout``
+        default to the previous ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable

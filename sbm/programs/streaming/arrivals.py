@@ -80,6 +80,7 @@ class TextOptions:
     largest_line: int  # maximum bytes per line
     format: str = LIBSVM  # a key of `FORMATS` that has a parser
     hash_bits: int | None = None
+    quadratic: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,10 @@ class Arrivals:
         options, kind = self._options, FORMATS[self._options.format]
         targets = self.labels is None or self._unlabelled
         assert kind.parser is not None
-        parse = kind.parser(InputOptions(hash_bits=options.hash_bits, targets=targets))
+        reading = InputOptions(
+            hash_bits=options.hash_bits, quadratic=options.quadratic, targets=targets
+        )
+        parse = kind.parser(reading)
         pieces = convert_sources(
             self.sources, self._pool, coded, ahead=options.parsers + 1, dtype=options.dtype,
             parse=parse, skip=options.skip, largest_line=options.largest_line,

@@ -160,6 +160,8 @@ class StreamOptions:
     new_labels: bool = False
     format: str | None = None  # of all files, libsvm or vw. Default: from their names
     hash_bits: int | None = None  # number of bits of hashed feature names
+    # pairs of first letters of namespaces of VW text whose features are multiplied, with commas
+    quadratic: str = ""
     dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
     on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
     # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
@@ -177,8 +179,13 @@ class StreamOptions:
         if self.format is not None and FORMATS[self.format].has_names:
             bits = with_hash_bits(InputOptions(hash_bits=self.hash_bits)).hash_bits
             object.__setattr__(self, "hash_bits", bits)
+        elif self.format is not None and self.quadratic:
+            raise SettingsError(f"quadratic does not apply to {self.format} text; leave it out")
         elif self.format is not None and self.hash_bits is not None:
             raise SettingsError(f"hash_bits does not apply to {self.format} text; leave it out")
+        for pair in self.pairs:
+            if len(pair.encode()) != 2:
+                raise SettingsError(f"quadratic is {pair!r}; expected two letters, as in ab")
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
@@ -187,6 +194,11 @@ class StreamOptions:
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
                 shown = ",".join(map(format_number, self.classes))
                 raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The pairs of `quadratic`."""
+        return tuple(self.quadratic.split(",")) if self.quadratic else ()
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
@@ -229,7 +241,7 @@ class StreamOptions:
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads", "remote_timeout")
-KEPT = ("classes", "dtype", "format", "hash_bits")
+KEPT = ("classes", "dtype", "format", "hash_bits", "quadratic")
 _USUAL = ("checkpoint_every", "on_error")
 
 

@@ -182,6 +182,7 @@ class Stream:
             longest,
             options.format or LIBSVM,
             options.hash_bits,
+            options.pairs,
         )
         idle = options.idle_timeout
         patience = Patience(options.follow, None if idle is None else float(idle), is_stopped)
@@ -517,7 +518,8 @@ class Stream:
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
         if (bits := self.opened.options.hash_bits) is not None:
-            facts["names"] = {"hash_bits": bits}
+            pairs = self.opened.options.pairs
+            facts["names"] = {"hash_bits": bits, **({"quadratic": [*pairs]} if pairs else {})}
         seen = self.reached.needs
         rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]
