@@ -138,6 +138,22 @@ _READING = {
 }  # fmt: skip
 
 
+_OF_TABLES = (
+    "label",
+    "categorical",
+    "exclude",
+    "column",
+    "columns",
+    "cross",
+    "header",
+    "sep",
+    "quote",
+    "decimal",
+    "encoding",
+    "strict",
+)
+
+
 def _read_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the options of reading text out of those of a command, as keywords of a function."""
     reading = {name: options.pop(name) for name in _READING}
@@ -445,6 +461,7 @@ def predict(
 @INPUT_FORMAT
 @_READING["hash_bits"]
 @_READING["quadratic"]
+@some(_READING[name] for name in _OF_TABLES)
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
@@ -459,12 +476,13 @@ def stream(
 ) -> None:  # fmt: skip
     """Learn a model from text that is read once.
 
-    Each INPUT is a file or a glob of LIBSVM or VW text, plain or .gz, .bz2, .xz, .zst; - is
-    standard input. No store is made.
+    Each INPUT is a file or a glob of LIBSVM or VW text, plain or .gz, .bz2, .xz, .zst, or a table
+    whose labels are numbers; - is standard input. No store is made.
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.dataset.batches import check_input
+    from sbm.dataset.options import ReadOptions
     from sbm.inputs.nametable import LabelWords
     from sbm.inputs.urls import remote_terms
     from sbm.programs.predict import predict as predict_job
@@ -475,6 +493,13 @@ def stream(
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     given["quadratic"] = ",".join(given["quadratic"]) or None
+    reading = {name: given.pop(name) for name in _OF_TABLES}
+    usual = ReadOptions()
+    given["reading"] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in reading.items()
+        if value not in ((), None, getattr(usual, name))
+    } or None
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
         try:
@@ -485,8 +510,10 @@ def stream(
     timeout = settings.get("remote_timeout")
     if test is not None:
         numbers = LabelWords({}, "labels of a stream", "convert them")
+        naming = _names_of(inputs, resume, given)
         with remote_terms(timeout, terminal.stage):
-            check_input(test, _names_of(inputs, resume, given), numbers, terminal)
+            if naming is None or not naming.is_of_table:  # whose columns are not known yet
+                check_input(test, naming, numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -526,6 +553,8 @@ def _names_of(inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any
     name = name or (format_of(inputs[0]).name if inputs else "libsvm")
     if not FORMATS[name].has_names:
         return None
+    if FORMATS[name].opener is not None:
+        return Naming({"columns": []})
     bits = with_hash_bits(InputOptions(hash_bits=bits)).hash_bits
     return Naming({"hash_bits": bits, "quadratic": pairs.split(",") if pairs else []})
 

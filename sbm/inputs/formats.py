@@ -31,7 +31,7 @@ from sbm.settings import refuse_unknown
 from sbm.store.container import is_container
 
 if TYPE_CHECKING:
-    from sbm.inputs.matrices import Batch
+    from sbm.inputs.matrices import Batch, RowPiece
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
@@ -339,7 +339,6 @@ def convert_inputs(
     Parameters and errors are as in `convert_sources`. With `patience`, each piece is yielded at
     once.
     """
-    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for _, group in itertools.groupby(sources, lambda source: source.format):
         texts = list(group)
         kind = _kind(texts[0])
@@ -351,13 +350,28 @@ def convert_inputs(
                 skip=skip, largest_line=largest_line, reasons=kind.reasons, patience=patience,
             )  # fmt: skip
             continue
-        from sbm.inputs.matrices import convert_pieces, read_rows
+        from sbm.inputs.matrices import convert_pieces
 
         for source in texts:
-            assert kind.read is not None
-            pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
-            if source.chunks is None:  # an iterator of chunks may require this thread
-                pieces = one_ahead(pieces, source)
+            pieces = read_pieces(source, dtype, largest_line)
             most = ahead if patience is None else 0
             with contextlib.closing(pieces):
                 yield from convert_pieces(source, pieces, pool, convert, ahead=most, skip=skip)
+
+
+def read_pieces(source: Source, dtype: str, largest_line: int | None) -> Generator[RowPiece]:
+    """Yield checked rows of a source that is not text of lines.
+
+    Parameters
+    ----------
+    dtype, largest_line
+        As in `convert_sources`.
+    """
+    from sbm.inputs.matrices import read_rows
+
+    read = _kind(source).read
+    assert read is not None
+    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
+    pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
+    # An iterator of chunks may require this thread.
+    return one_ahead(pieces, source) if source.chunks is None else pieces

@@ -94,6 +94,19 @@ class ParsedText:
     # the first whole number that the type of the values changes, with its feature; empty if none
     changed: str = ""
 
+    def behind(self, n: int) -> ParsedText:
+        """Return the rows without the first `n`."""
+        first = self.indptr[n]
+        return replace(
+            self,
+            labels=self.labels[n:],
+            indptr=self.indptr[n:] - first,
+            ids=self.ids[first:],
+            values=None if self.values is None else self.values[first:],
+            weights=None if self.weights is None else self.weights[n:],
+            tags=None if self.tags is None else self.tags[n:],
+        )
+
     def copy(self) -> ParsedText:
         """Return a copy that shares no arrays."""
         values = None if self.values is None else self.values.copy()
