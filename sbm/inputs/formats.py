@@ -315,7 +315,10 @@ def reader_memory(sources: Sequence[Source]) -> int:
     for source in sources:
         source.window = max(source.window, window)
     most = max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
-    has_loaded = "pyarrow" in sys.modules and any(_kind(s).memory for s in sources)
+    for source in sources:  # later calls must count what the first one did
+        if source.had_library is None:
+            source.had_library = "pyarrow" in sys.modules
+    has_loaded = any(_kind(s).memory for s in sources) and all(s.had_library for s in sources)
     return window + names + most - _ARROW_LIBRARY * has_loaded
 
 

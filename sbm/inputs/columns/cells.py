@@ -6,6 +6,7 @@ such as ``12 €``, the functions here read with pyarrow, one word each.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,9 @@ _YEAR = 365.2425 * 86_400_000_000.0  # microseconds
 
 
 def require_pyarrow(what: str) -> None:
-    """Raise `DataError` if pyarrow is not installed."""
+    """Import pyarrow, or raise `DataError` if it is not installed."""
+    # Its other allocators keep freed memory, up to 60 MB that --mem would have to include.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         import pyarrow  # noqa: F401
     except ImportError:
