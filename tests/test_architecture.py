@@ -198,7 +198,7 @@ FIGURES = {
     "modules that refuse settings": 41,
     # 27 are numbers of a file format, in compiled/linker; 10 are limits of the inference of kinds,
     # and 15 are of the kernels of cells: units of dates, padding, digits
-    "numeric constants of modules": 578,
+    "numeric constants of modules": 579,
     "lines kept from the formatter": 286,
 }
 _CONSTANT = ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple
