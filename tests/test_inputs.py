@@ -256,8 +256,6 @@ def test_names_need_a_model_with_names(tmp_path: Path) -> None:
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
     with pytest.raises(DataError, match=r"a\.csv has .*names.* ids"):
         sbm.predict(model, path)
-    with pytest.raises(SettingsError, match=r"a\.csv is csv, .*LIBSVM"):
-        sbm.stream(path, tmp_path / "a.model")
     assert InputOptions().following(Naming({"hash_bits": 9}), "a").hash_bits == 9
     column = {"name": "a", "kind": "number"}
     bad = [

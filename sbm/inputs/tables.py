@@ -238,7 +238,9 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
                 labels = _labels(some.cells[label], options, refused)
             if weight is not None and weight in some.cells:
                 weights = _weights(some.cells[weight], refused)
-            rows_of = converter.convert(some.cells, some.n, limit, value_type, refused)
+            rows_of = converter.convert(
+                some.cells, some.n, limit, value_type, dtype != "float32", refused
+            )
             tags = None if tag is None else _tags(some.cells[tag])
             yield Batch(
                 labels, rows_of.indptr, rows_of.ids, rows_of.values, refused, some.size, some.place,

@@ -40,11 +40,12 @@ def values_of(column: pa.Array) -> npt.NDArray[Any]:
 
     kind, n, first = column.type, len(column), column.offset
     data = column.buffers()[1]
-    if data is None or not n:
-        return np.zeros(n, np.bool_ if kinds.is_boolean(kind) else np.float64)
+    is_empty = data is None or not n
     if kinds.is_boolean(kind):
-        return _bits(data, first, n)
+        return np.zeros(n, np.bool_) if is_empty else _bits(data, first, n)
     letter = "f" if kinds.is_floating(kind) else "u" if kinds.is_unsigned_integer(kind) else "i"
+    if is_empty:
+        return np.zeros(n, letter + _SIZES[kind.bit_width])
     return np.frombuffer(data, letter + _SIZES[kind.bit_width])[first : first + n]
 
 

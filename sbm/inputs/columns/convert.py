@@ -194,6 +194,7 @@ class Converter:
         n: int,
         limit: float,
         dtype: str,
+        is_exact: bool,
         refused: dict[int, str],
     ) -> Converted:
         """Convert the rows of a batch.
@@ -208,6 +209,8 @@ class Converter:
             Largest magnitude of a value.
         dtype : {"float32", "float64"}
             Type of the values.
+        is_exact : bool
+            Whether they are not stored as float32.
         refused : dict of int to str
             Receives messages about invalid rows.
         """
@@ -240,7 +243,7 @@ class Converter:
         ids = np.append(self._words.ids[:unknown], self._words.free_id)
         indptr, size = np.empty(n + 1, np.int64), numbers.size + codes.size
         out_ids, out_values = np.empty(size, np.int64), np.empty(size, dtype)
-        exact = EXACT_FLOAT32 if dtype == "float32" else np.inf
+        exact = np.inf if is_exact else EXACT_FLOAT32
         nnz, n_large, changed = kernels.assemble(
             numbers, self._number_codes, self._missing_codes, codes, crossed, limit, exact, ids,
             indptr, out_ids, out_values,

@@ -141,7 +141,8 @@ def assemble(
     limit : float
         Largest magnitude of a number.
     exact : float
-        Largest magnitude up to which the type of the values holds all whole numbers.
+        Largest magnitude up to which a float32 holds all whole numbers; infinite if the values are
+        not stored as float32.
     ids : (n_codes,) int64
         Feature id of each code.
     indptr : (n_rows + 1,) int64, filled in place
@@ -177,10 +178,13 @@ def assemble(
             elif abs(value) > limit:
                 n_large += 1
                 continue
-            elif abs(value) > exact and changed < 0 and value == np.floor(value):
-                out_values[n] = value
-                if out_values[n] != value:
-                    changed = row * n_all + k
+            elif (
+                abs(value) > exact
+                and changed < 0
+                and value == np.floor(value)
+                and np.float64(np.float32(value)) != value
+            ):
+                changed = row * n_all + k
             if code >= 0:
                 _insert(ids[code], value, first, n, n, out_ids, out_values)
                 n += 1
