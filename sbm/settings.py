@@ -675,11 +675,15 @@ class Settings:
         None,
         _Rule(
             str, (None,),
-            choices=("accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"),
+            choices=(
+                "accuracy", "macro_f1", "auc", "pr_auc", "f1", "log_loss", "brier", "mse", "mae",
+                "r2",
+            ),
         ),
         "Score for --validate.",
         "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the positive label) "
-        "are for two, and `mse`, `mae` and `r2` for regression.", unset="accuracy, or mse",
+        "are for two, and `mse`, `mae` and `r2` for regression. `log_loss` and `brier` (of two "
+        "labels) judge the probabilities of --loss log_loss.", unset="accuracy, or mse",
         commands="train", ignored_by="plan",
         excludes=(_NO_VALIDATION.but("add --validate FILE or SHARE"),),
     )

@@ -315,6 +315,7 @@ _PLACES = {
     "room_for_rows": "sbm.dataset.deal",
     "rows_ahead": "sbm.solver.problem",
     "run_compiler": "sbm.compiled.child",
+    "crosses._MOST": "sbm.inputs.columns.crosses",
     "delimited.PIECE": "sbm.inputs.delimited",
     "tables._CELLS": "sbm.inputs.tables",
     "text.PIECE": "sbm.inputs.text",

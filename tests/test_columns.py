@@ -21,6 +21,7 @@ from helpers import features_of
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import Names, WordTable, cli, patch
+from processes import finished
 
 import sbm
 from sbm.errors import DataError, SettingsError
@@ -435,3 +436,22 @@ def test_table_without_features_and_bytes_that_are_no_text_are_read(tmp_path: Pa
     rows = features_of(tmp_path / "a.csv", tmp_path)
     assert rows[0] == {"a=�": 1, "b": 1}
     assert rows[2] == {"a=3": 1, "b=(missing)": 1}
+
+
+@pytest.mark.process
+def test_commands_read_tables_without_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    table = people()
+    csv_of(table, tmp_path / "a.csv", ",")
+    parquet_of(table, tmp_path / "a.parquet")
+    code = (
+        "import sys; from sbm.cli.commands import cli\n"
+        "cli(sys.argv[1:], standalone_mode=False)\n"
+        "print('pandas' in sys.modules)\n"
+        "import pyarrow as pa; print(pa.scalar(3).as_py(), pa.array(['x']).to_numpy(False)[0])\n"
+    )
+    predict = ["predict", "a.model", "a.csv", "-o", "p.parquet", "--id", "zip"]
+    split, train = ["split", "a.csv", "-o", "a.sbm"], ["train", "a.parquet", "-o", "a.model"]
+    for arguments in (split, train, predict):
+        done = finished([sys.executable, "-c", code, *arguments, "-q"], cwd=tmp_path, check=True)
+        assert done.stdout.splitlines()[-2:] == ["False", "3 x"], arguments

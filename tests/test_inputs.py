@@ -256,8 +256,6 @@ def test_names_need_a_model_with_names(tmp_path: Path) -> None:
     model = Model(np.array([1]), np.array([[1.0]]), [0.0, 1.0])
     with pytest.raises(DataError, match=r"a\.csv has .*names.* ids"):
         sbm.predict(model, path)
-    with pytest.raises(SettingsError, match=r"a\.csv is csv, .*LIBSVM"):
-        sbm.stream(path, tmp_path / "a.model")
     assert InputOptions().following(Naming({"hash_bits": 9}), "a").hash_bits == 9
     column = {"name": "a", "kind": "number"}
     bad = [
@@ -375,7 +373,7 @@ REFUSED_TABLES = [
     ("y,b\n1,2\n%s,2\n" % ("x" * 41), {}, ":3: found 'x+\\.\\.\\.x+' "),
     ("y,b\nnan,2\n", {}, ":2: found 'nan' .*finite"),
     ("y,b\n1e999,2\n", {}, ":2: found '1e999' .*finite"),
-    ("y,b\n1,1e39\n", {}, r":2: found 1e\+39 in column b, too large"),
+    ("y,b\n1,1e39\n", {}, r":2: found 1e39 in column b, too large"),
     ('y,b\n1,"a\nb"\n1,"a" b\n', {}, ":4: .*quotes"),
     ('y,b\n1,"a\n1,2\n', {}, ":2: .*quotes"),
     ("", {}, "no rows"),

@@ -370,8 +370,8 @@ def test_missing_pyarrow_is_reported_and_memory_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.parquet", TWO_ROWS)
-    with pytest.raises(MemoryPlanError, match="--mem 154 MB") as caught:
-        rows_in(path, mem="154MB")
+    with pytest.raises(MemoryPlanError, match="--mem 120 MB") as caught:
+        rows_in(path, mem="120MB")
     assert rows_in(path, mem=caught.value.least_bytes) == expected(TWO_ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"a\.parquet .*pyarrow"):

@@ -301,13 +301,19 @@ def test_probability_metrics_match_sklearn(labels, batches):
     p = random.dirichlet(np.ones(len(labels)), 300)
     found = worth(np.array(labels)[truth], p, labels, batches)
     expected = {"log_loss": reference.log_loss(truth, p, labels=range(len(labels)))}
+    share = np.tile(np.bincount(truth, minlength=len(labels)) / len(truth), (len(truth), 1))
+    expected["base_log_loss"] = reference.log_loss(truth, share, labels=range(len(labels)))
     if len(labels) == 2:
         expected["brier"] = reference.brier_score_loss(truth, p[:, 1])
+        expected["base_brier"] = reference.brier_score_loss(truth, share[:, 1])
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_probability_metrics_skip_unknown_labels():
     p = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
-    assert worth([7.0, 0.0, 9.0], p, TWO) == {"log_loss": -math.log(0.75), "brier": 0.25**2}
-    assert worth([0.0], p[:1], TWO) == {"log_loss": None, "brier": None}
-    assert worth([3.0], np.array([[0.0, 1.0]]), TWO) == {"log_loss": -math.log(1e-15), "brier": 1.0}
+    base = {"base_log_loss": 0.0, "base_brier": 0.0}
+    expected = {"log_loss": -math.log(0.75), "brier": 0.25**2, **base}
+    assert worth([7.0, 0.0, 9.0], p, TWO) == expected
+    assert set(worth([0.0], p[:1], TWO).values()) == {None}
+    expected = {"log_loss": -math.log(1e-15), "brier": 1.0, **base}
+    assert worth([3.0], np.array([[0.0, 1.0]]), TWO) == expected

@@ -628,14 +628,14 @@ def test_vw_text_is_learned_like_its_ids(small):
 
 
 @pytest.mark.parametrize(("inputs", "options", "facts"), [
-    ("t.csv", {}, "t.csv is csv, but sbm.stream reads only lines"),
+    ("t.npz", {}, "t.npz is npz, which sbm.stream does not read"),
     (["t.vw", "t.svm"], {}, "t.vw is vw by its name, and t.svm libsvm"),
     ("t.vw", {"format": "libsvm"}, "t.vw is vw by its name, not libsvm"),
     ("t.svm", {"hash_bits": 3}, "hash_bits does not apply to libsvm"),
     ("t.svm", {"format": "words"}, "unknown format 'words'"),
 ], ids=str)  # fmt: skip
 def test_other_formats_are_refused(inputs, options, facts):
-    for name in ("t.csv", "t.vw", "t.svm"):
+    for name in ("t.npz", "t.vw", "t.svm"):
         write([b"1 |f a\n", b"-1 |f b\n"], name)
     with pytest.raises(SbmError, match=re.escape(facts)):
         sbm.stream(inputs, "m.model", options=options)

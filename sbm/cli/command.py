@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import importlib
+import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -82,12 +84,23 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; say what to type instead of an option of another tool."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._with_quadratic(args))
         except click.NoSuchOption as error:
             if instead := other_option(str(self.name), error.option_name):
                 raise SettingsError(instead) from None
             name = error.option_name
             raise click.NoSuchOption(name, possibilities=self._like(name), ctx=ctx) from None
+
+    def _with_quadratic(self, args: list[str]) -> list[str]:
+        """Turn ``-q ab`` into ``--quadratic ab``, as in Vowpal Wabbit; -q alone is --quiet."""
+        if not any("--quadratic" in option.opts for option in self.params):
+            return args
+        args = list(args)
+        for k, (first, second) in enumerate(itertools.pairwise(args)):
+            is_pair = len(second.encode()) == 2 and second[0] != "-"
+            if first == "-q" and is_pair and not os.path.exists(second):
+                args[k] = "--quadratic"
+        return args
 
     def _like(self, typed: str) -> list[str]:
         """Return the options that were probably meant."""

@@ -104,6 +104,14 @@ _READING = {
     "columns": click.option(
         "--columns", type=PATH, metavar="FILE", help="TOML file of kinds, as sbm columns writes it."
     ),
+    "cross": click.option(
+        "--cross", multiple=True, metavar="A:B",
+        help="Add the products of the features of two columns of a table; may be repeated.",
+    ),
+    "quadratic": click.option(
+        "--quadratic", multiple=True, metavar="AB",
+        help="The same for two namespaces of VW text, by their first letters (: for all).",
+    ),
     "header": click.option(
         "--header/--no-header", default=True,
         help="Whether the first line of CSV has the names; else columns are 1, 2, 3.",
@@ -130,11 +138,31 @@ _READING = {
 }  # fmt: skip
 
 
+_OF_TABLES = (
+    "label",
+    "categorical",
+    "exclude",
+    "column",
+    "columns",
+    "cross",
+    "header",
+    "sep",
+    "quote",
+    "decimal",
+    "encoding",
+    "strict",
+)
+
+
 def _read_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the options of reading text out of those of a command, as keywords of a function."""
     reading = {name: options.pop(name) for name in _READING}
     reading["categorical"] = reading["categorical"] or None
     reading["on_error"] = reading["on_error"] or "fail"
+    for pair in reading["quadratic"]:
+        if len(pair.encode()) != 2:
+            raise SettingsError(f"--quadratic is {pair!r}; expected two letters, as in ab")
+    reading["cross"] = (*reading["cross"], *reading.pop("quadratic"))
     return reading
 
 
@@ -349,7 +377,12 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
 @click.argument("data", metavar="INPUT", type=PATH)
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE",
-    help="Write one label or number per line here; with -, to stdout, and the report to stderr.",
+    help="Write one label or number per line here, or a table if its name ends in .csv, .tsv or "
+    ".parquet; with -, to stdout, and the report to stderr.",
+)  # fmt: skip
+@click.option(
+    "--id", metavar="COLUMN",
+    help="Write the cells of this column beside the predictions (tag: those of vw text).",
 )  # fmt: skip
 @click.option(
     "--top", type=int, default=1, metavar="N",
@@ -427,6 +460,8 @@ def predict(
 )  # fmt: skip
 @INPUT_FORMAT
 @_READING["hash_bits"]
+@_READING["quadratic"]
+@some(_READING[name] for name in _OF_TABLES)
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
@@ -441,12 +476,13 @@ def stream(
 ) -> None:  # fmt: skip
     """Learn a model from text that is read once.
 
-    Each INPUT is a file or a glob of LIBSVM or VW text, plain or .gz, .bz2, .xz, .zst; - is
-    standard input. No store is made.
+    Each INPUT is a file or a glob of LIBSVM or VW text, plain or .gz, .bz2, .xz, .zst, or a table
+    whose labels are numbers; - is standard input. No store is made.
     Every row is predicted before it is learned; the mean loss is printed each time the number of
     rows has doubled. Ctrl-C and SIGTERM finish the block, write a checkpoint and exit with 130.
     """
     from sbm.dataset.batches import check_input
+    from sbm.dataset.options import ReadOptions
     from sbm.inputs.nametable import LabelWords
     from sbm.inputs.urls import remote_terms
     from sbm.programs.predict import predict as predict_job
@@ -456,6 +492,14 @@ def stream(
     if resume is not None and model not in (None, resume):
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     names = {f.name for f in dataclasses.fields(StreamOptions)}
+    given["quadratic"] = ",".join(given["quadratic"]) or None
+    reading = {name: given.pop(name) for name in _OF_TABLES}
+    usual = ReadOptions()
+    given["reading"] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in reading.items()
+        if value not in ((), None, getattr(usual, name))
+    } or None
     options = {k: v for k, v in given.items() if k in names and v is not None}
     if classes is not None:
         try:
@@ -466,8 +510,10 @@ def stream(
     timeout = settings.get("remote_timeout")
     if test is not None:
         numbers = LabelWords({}, "labels of a stream", "convert them")
+        naming = _names_of(inputs, resume, given)
         with remote_terms(timeout, terminal.stage):
-            check_input(test, _names_of(inputs, resume, given), numbers, terminal)
+            if naming is None or not naming.is_of_table:  # whose columns are not known yet
+                check_input(test, naming, numbers, terminal)
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -499,14 +545,18 @@ def _names_of(inputs: tuple[str, ...], resume: Path | None, given: dict[str, Any
     from sbm.inputs.options import InputOptions, Naming
     from sbm.store.run import Run
 
-    name, bits = given["format"], given["hash_bits"]
+    name, bits, pairs = given["format"], given["hash_bits"], given["quadratic"]
     if resume is not None and Path(f"{resume}.run", "run.json").exists():
         options = Run.read(Path(f"{resume}.run")).get("options", {})
         name, bits = options.get("format"), options.get("hash_bits")
+        pairs = options.get("quadratic")
     name = name or (format_of(inputs[0]).name if inputs else "libsvm")
     if not FORMATS[name].has_names:
         return None
-    return Naming({"hash_bits": with_hash_bits(InputOptions(hash_bits=bits)).hash_bits})
+    if FORMATS[name].opener is not None:
+        return Naming({"columns": []})
+    bits = with_hash_bits(InputOptions(hash_bits=bits)).hash_bits
+    return Naming({"hash_bits": bits, "quadratic": pairs.split(",") if pairs else []})
 
 
 def _in_words(report: dict[str, Any], every_class: bool) -> Any:
@@ -539,7 +589,20 @@ def _tell_the_end(report: dict[str, Any], terminal: Terminal) -> None:
 @click.option("--folds", type=int, default=5, metavar="K", help="Number of folds.  [default: 5]")
 @click.option(
     "--metric",
-    type=Choice(["accuracy", "macro_f1", "auc", "pr_auc", "f1", "mse", "mae", "r2"]),
+    type=Choice(
+        [
+            "accuracy",
+            "macro_f1",
+            "auc",
+            "pr_auc",
+            "f1",
+            "log_loss",
+            "brier",
+            "mse",
+            "mae",
+            "r2",
+        ]
+    ),
     help="Metric to compare by.  [default: accuracy; for regression mse]",
 )
 @_MODEL
@@ -700,6 +763,8 @@ def columns(
     from sbm.programs.columns import columns as job
 
     report = job(inputs, output, progress=terminal, **options)
+    for text in report["warnings"]:
+        complain(f"sbm: warning: {text}")
     terminal.answer(report, show.columns_toml if toml else show.columns)
 
 

@@ -97,9 +97,9 @@ GROUPS = {
     **dict.fromkeys(("class_weight", "weights", "calibrate"), _CLASSES),
     **dict.fromkeys(("validate", "metric", "threshold"), _VALIDATION),
     **dict.fromkeys(("blocks", "dtype", "on_error", "min_count", "format", "hash_bits", "label",
-                     "categorical", "weight", "exclude", "column", "columns", "header", "sep",
-                     "quote", "decimal", "encoding", "strict", "feature_names", "names",
-                     "keep_store", "remote_timeout"), _TEXT),
+                     "categorical", "weight", "exclude", "column", "columns", "cross",
+                     "quadratic", "header", "sep", "quote", "decimal", "encoding", "strict",
+                     "feature_names", "names", "keep_store", "remote_timeout"), _TEXT),
     **dict.fromkeys(("launch", "comm_timeout"), _PROCESSES),
 }  # fmt: skip
 LAST = ""  # --warm-start without a name

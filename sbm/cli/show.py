@@ -247,8 +247,16 @@ def _validation(report: Report) -> Lines:
         f"{ended}; the model and its gap are those of pass {one['pass']}, with the best "
         f"{one['metric']}, {one['score']:.6g} on {count(one['rows'], 'row')} ({of})"
     )
+    yield from _base_rate(one["metric"], one["score"], one["base_rate"])
     if one["threshold"] is not None:
         yield f"label {one['positive']} is predicted above {one['threshold']:.6g}"
+
+
+def _base_rate(metric: str, score: float, base: float | None) -> Lines:
+    """Compare a metric of probabilities with that of the share of each label."""
+    if base is not None:
+        than = "better" if score < base else "no better"
+        yield f"{than} than predicting the share of each label, whose {metric} is {base:.6g}"
 
 
 def _compiling(seconds: float) -> Lines:
@@ -302,6 +310,8 @@ def tune(report: Report) -> Lines:
     )
     for row in report["settings"]:
         yield _tuned(row) + (" *" if row["C"] == report["best"] else "")
+    best = max(row["mean"] for row in report["settings"] if row["C"] == report["best"])
+    yield from _base_rate(report["metric"], best, report["base_rate"])
     ends = {report["settings"][k]["C"]: word for k, word in ((0, "smallest"), (-1, "largest"))}
     if report["best"] in ends and len(report["settings"]) > 1:
         yield (
@@ -447,13 +457,19 @@ def quality(report: Report, prefix: str = "", every_class: bool = False) -> Line
     else:
         yield from _binary(report, prefix, every_class)
     if report.get("log_loss") is not None:
-        brier = f", Brier score {report['brier']:.6f}" if "brier" in report else ""
-        yield f"{prefix}log-loss {report['log_loss']:.6f}{brier}"
+        yield f"{prefix}log-loss {_with_base(report, 'log_loss')}" + (
+            f", Brier score {_with_base(report, 'brier')}" if "brier" in report else ""
+        )
     if report.get("unknown_labels"):
         yield f"labels unknown to the model: {count(report['unknown_labels'], 'row')}"
     if unlabelled:
         yield f"no label: {count(unlabelled, 'row')}, not counted in these figures"
     yield from _unknown(report)
+
+
+def _with_base(report: Report, name: str) -> str:
+    """Return a metric of probabilities beside that of the share of each label."""
+    return f"{report[name]:.6f} (base rate {report[f'base_{name}']:.6f})"
 
 
 def _unknown(report: Report) -> Lines:

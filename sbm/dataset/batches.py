@@ -48,7 +48,7 @@ from sbm.models.metrics import (
     RegressionMetrics,
 )
 from sbm.models.model import Model
-from sbm.models.probabilities import probabilities
+from sbm.models.probabilities import has_probabilities, probabilities
 from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
 from sbm.units import format_number
@@ -83,6 +83,10 @@ class Answers:
         """
         raise NotImplementedError
 
+    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        """Return what the text of the rows says as columns: words, or numbers."""
+        raise NotImplementedError
+
     def result(self) -> dict[str, Any]:
         """Return all metrics."""
         return self.metrics.result()
@@ -100,7 +104,19 @@ def answers_of(model: Model, decision: bool, top: int, probability: bool) -> Ans
     """Return the `Answers` for a model and the options of `predict`."""
     single = model.W.shape[1] == 1 and len(model.labels) != 1
     answers = _Single(model, decision) if single else _Multi(model, decision, top)
-    return _Probability(model, answers) if probability else answers
+    if probability:
+        return _Probability(model, answers)
+    is_quick = len(model.labels) <= _FEW and has_probabilities(model)
+    return _Judged(model, answers) if is_quick else answers
+
+
+def _texts_of(model: Model, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return labels as they are told: words, or numbers, whole ones as integers."""
+    if model.label_names:
+        known = dict(zip(model.labels, model.label_names, strict=True))
+        return np.array([known[label] for label in labels.tolist()], object)
+    whole = labels.astype(np.int64)
+    return whole if bool((whole == labels).all()) else labels
 
 
 class _Single(Answers):
@@ -113,6 +129,7 @@ class _Single(Answers):
             else BinaryMetrics(model.labels, threshold=model.threshold)
         )
         super().__init__(self._judge)
+        self._model = model
         self._labels, self._names = np.asarray(model.labels), model.label_names
         self._as_it_is, self._threshold = decision or not model.labels, model.threshold
 
@@ -120,6 +137,13 @@ class _Single(Answers):
         z = scores[:, 0]
         self._judge.add(*_labelled(y, z))
         return self._text(z)
+
+    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        z = scores[:, 0]
+        if self._as_it_is:
+            return {"decision" if len(self._labels) else "prediction": z}
+        labels = self._labels[(z > self._threshold).astype(np.intp)]
+        return {"prediction": _texts_of(self._model, labels)}
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
         numbers = z if self._as_it_is else self._labels[(z > self._threshold).astype(np.intp)]
@@ -141,12 +165,21 @@ class _Multi(Answers):
         self._judge = MultiMetrics(sorted(model.labels), top)
         super().__init__(self._judge)
         self._words, self._between = np.array(model.label_texts()), _separator(model)
-        self._decision, self._top = decision, top
+        self._decision, self._top, self._model = decision, top, model
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         codes = _best(scores, self._top)
         self._judge.add(*_labelled(y, self._place[codes]))
         return self._text(codes, scores)
+
+    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        if self._decision:
+            return {f"decision_{self._words[k]}": scores[:, k] for k in self._order}
+        codes, labels = _best(scores, self._top), np.asarray(self._model.labels)
+        names = [f"prediction_{k + 1}" for k in range(self._top)]
+        names = ["prediction"] if self._top == 1 else names
+        columns = zip(names, labels[codes].T, strict=True)
+        return {name: _texts_of(self._model, some) for name, some in columns}
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         if self._decision:
@@ -159,14 +192,37 @@ class _Multi(Answers):
                 yield self._between.join(self._words[row].tolist()) + "\n"
 
 
-class _Probability(Answers):
-    """The predicted label followed by the probabilities of all labels, as LIBLINEAR's ``-b 1``."""
+class _Judged(Answers):
+    """Predictions of a model that has probabilities, which are judged."""
 
     def __init__(self, model: Model, labels: Answers) -> None:
         super().__init__(labels.metrics)
-        self._model, self._labels, self._between = model, labels, _separator(model)
+        self._model, self._labels = model, labels
         self._order = np.argsort(model.labels)
         self._quality = ProbabilityMetrics(sorted(model.labels))
+
+    def title(self) -> Iterator[str]:
+        return self._labels.title()
+
+    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+        if not np.isnan(y).all():
+            p = probabilities(self._model, scores)[:, self._order]
+            self._quality.add(*_labelled(y, p))
+        return self._labels.add(y, scores)
+
+    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        return self._labels.columns(scores)
+
+    def result(self) -> dict[str, Any]:
+        return {**super().result(), **self._quality.result()}
+
+
+class _Probability(_Judged):
+    """The predicted label followed by the probabilities of all labels, as LIBLINEAR's ``-b 1``."""
+
+    def __init__(self, model: Model, labels: Answers) -> None:
+        super().__init__(model, labels)
+        self._between = _separator(model)
 
     def title(self) -> Iterator[str]:
         texts = self._model.label_texts()
@@ -178,12 +234,14 @@ class _Probability(Answers):
         self._quality.add(*_labelled(y, p))
         return self._text(labels, p)
 
+    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        p, texts = probabilities(self._model, scores), self._model.label_texts()
+        more = {f"probability_{texts[k]}": p[:, k] for k in self._order}
+        return {**self._labels.columns(scores), **more}
+
     def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
         for label, row in zip("".join(labels).split("\n")[:-1], p, strict=True):
             yield self._between.join([label, *map(format_number, row.tolist())]) + "\n"
-
-    def result(self) -> dict[str, Any]:
-        return {**super().result(), **self._quality.result()}
 
 
 def _separator(model: Model) -> str:
@@ -203,13 +261,14 @@ def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
 
 SCORES = 1 << 20  # most decision values in memory, 8 MB
 
-# Labels, begins and ends of rows, indices and values of a batch of rows.
+# Labels, begins and ends of rows, indices, values and tags of a batch of rows.
 _Batch = tuple[
     npt.NDArray[np.float64],
     npt.NDArray[np.int64],
     npt.NDArray[np.int64],
     npt.NDArray[np.int32],
     npt.NDArray[np.floating] | None,
+    npt.NDArray[np.object_] | None,
 ]
 
 
@@ -266,6 +325,7 @@ def sources_of(
     words: LabelWords | None = None,
     strict: bool = False,
     targets: bool = False,
+    tag: str | None = None,
 ) -> list[Source] | None:
     """Return the sources of the input of `predict`, or None if it is a store.
 
@@ -275,7 +335,7 @@ def sources_of(
         How the model names its features.
     kind : str, optional
         Format of `data`. Default: from its name.
-    labels, strict, targets
+    labels, strict, targets, tag
         As in `InputOptions`.
     words : LabelWords, optional
         Labels of the model.
@@ -291,7 +351,9 @@ def sources_of(
         return None
     words = words or LabelWords({})
     columns = Columns(Asked(), Dialect(), strict)
-    options = InputOptions(kind, labels=labels, words=words, targets=targets, table=columns)
+    options = InputOptions(
+        kind, labels=labels, words=words, targets=targets, tag=tag, table=columns
+    )
     if names is not None:
         options = options.following(names, "the model")
     sources = open_inputs([data], options)
@@ -330,7 +392,7 @@ def read_batches(
     in_order: bool = False,
     words: LabelWords | None = None,
 ) -> Iterator[_Batch]:
-    """Yield labels, begins, ends, indices and values of batches of rows of text or a store.
+    """Yield labels, begins, ends, indices, values and tags of batches of rows of text or a store.
 
     Parameters
     ----------
@@ -366,10 +428,11 @@ def read_batches(
 def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
     """Cut batches so that the decision values of each fit in `SCORES`."""
     most = max(1, SCORES // n_outputs)
-    for y, begins, ends, indices, values in batches:
+    for y, begins, ends, indices, values, tags in batches:
         for first in range(0, len(y), most):
             some = slice(first, first + most)
-            yield y[some], begins[some], ends[some], indices, values
+            named = None if tags is None else tags[some]
+            yield y[some], begins[some], ends[some], indices, values, named
 
 
 def prepare_batches(
@@ -416,7 +479,8 @@ def _text_batches(
         for _, parsed in pieces:
             rows += len(parsed.labels)
             begins, ends = parsed.indptr[:-1], parsed.indptr[1:]
-            yield parsed.labels, begins, ends, table.find(parsed.ids), parsed.values
+            indices = table.find(parsed.ids)
+            yield parsed.labels, begins, ends, indices, parsed.values, parsed.tags
             progress.advance(sum(s.parsed for s in sources), rows=rows)
     progress.finish()
 
@@ -440,7 +504,7 @@ def _store_batches(
                 y = numbers[y.astype(np.int64)]
             if order is not None:
                 y, begins, ends = y[order], begins[order], ends[order]
-            yield y, begins, ends, translate[rows.indices[:nnz]], rows.values
+            yield y, begins, ends, translate[rows.indices[:nnz]], rows.values, None
             done += n
             progress.advance(done, rows=done)
         progress.finish()

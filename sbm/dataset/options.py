@@ -47,7 +47,8 @@ class SplitOptions:
     on_error: str
     min_count: int
     shards: int | None
-    mem: int = 0  # memory of the whole process in bytes, without the library that reads the input
+    mem: int = 0  # memory of the whole process in bytes, without `reserved`
+    reserved: int = 0  # bytes for the library that reads the input
     is_for_training: bool = False  # whether the rows are read for a training, in messages
     new_labels: bool = False  # whether files may have labels that files before do not have
 
@@ -115,7 +116,8 @@ class SplitOptions:
         needed = {"text": 3 * PIECE_BYTES, "batches": 3 * PIECE_BYTES}  # of a single thread
         replace(fixed, items=items | needed).check()
         most = (fixed.left - 3 * batch_bytes(mem - reserved)) // PIECE_BYTES - 2
-        return replace(self, mem=mem - reserved, threads=min(self.threads, most))
+        kept = reserved or self.reserved
+        return replace(self, mem=mem - reserved, reserved=kept, threads=min(self.threads, most))
 
     def with_less(self, progress: Progress) -> "SplitOptions":
         """Return options with less memory for another try, after memory ran out."""
@@ -143,6 +145,7 @@ class ReadKeywords(TypedDict, total=False):
     exclude: Sequence[str]
     column: Mapping[str, str] | Sequence[str]
     columns: str | Path | None
+    cross: Sequence[str]
     header: bool
     sep: str | None
     quote: str
@@ -191,6 +194,9 @@ class ReadOptions:
         patterns. The kinds are the keys of `sbm.inputs.columns.kinds.KINDS`.
     columns : str or Path, optional
         A TOML file of kinds, as `sbm.columns` writes it.
+    cross : sequence of str
+        Pairs of columns of a table whose features are multiplied, ``["campaign:device"]``; or, for
+        Vowpal Wabbit's text, of first letters of namespaces, ``["ab"]``.
     header : bool
         Whether the first line of CSV and TSV has the names of the columns; else they are 1, 2, 3.
     sep, quote : str
@@ -227,6 +233,7 @@ class ReadOptions:
     exclude: Sequence[str] = ()
     column: Mapping[str, str] | Sequence[str] = ()
     columns: str | Path | None = None
+    cross: Sequence[str] = ()
     header: bool = True
     sep: str | None = None
     quote: str = '"'
@@ -276,12 +283,13 @@ class ReadOptions:
                     replace(budget, items=items).check(f", or leave out {self.feature_names}")
         asked = Asked.of(
             self.label, self.weight, self.categorical or (), self.exclude, self.column,
-            self.columns,
+            self.columns, [pair for pair in self.cross if len(pair.encode()) != 2],
         )  # fmt: skip
         dialect = Dialect(self.sep, self.quote, self.decimal, self.encoding, self.header)
         return InputOptions(
             self.format, self.hash_bits, targets=targets, names=table, words=LabelWords(),
             table=Columns(asked, dialect, self.strict),
+            quadratic=tuple(pair for pair in self.cross if len(pair.encode()) == 2),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:
@@ -323,10 +331,12 @@ def check_ids(
     what, twice = "ids and counts" if count_bytes else "ids", 2 * needed  # more may come
     has_names = names is not None and len(names) > 0
     what += " and names" if has_names else ""
+    reader = {"to read and decompress": options.reserved} if options.reserved else {}
     items = {
-        "interpreter": interpreter_bytes(), "text": text,
+        "interpreter": interpreter_bytes(), **reader, "text": text,
         "batches": min((text + twice) // 2, 2 * LARGEST_BATCH),
         f"{what} for twice the {len(ids):,} features so far": twice,
     }  # fmt: skip
     can_do_without = has_names and isinstance(names, NameTable)
-    Budget(options.mem, options.task, items).check(", or --no-names" if can_do_without else "")
+    mem = options.mem + options.reserved
+    Budget(mem, options.task, items).check(", or --no-names" if can_do_without else "")

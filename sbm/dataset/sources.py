@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError, StoreError, require_path
+from sbm.inputs.columns.kinds import from_record
 from sbm.inputs.formats import (
     is_frame,
     is_rows_of_frame,
@@ -74,6 +76,7 @@ def find_sources(
         sources = [chunk_source(chunks, name, options)]
     else:
         sources = open_inputs(names, options)
+    _refuse_crosses(sources, options)
     if sources and all(map(is_table, sources)):
         if asked_bits is not None:
             raise SettingsError(
@@ -96,6 +99,53 @@ def find_sources(
     return sources, store
 
 
+def _refuse_crosses(sources: Sequence[Source], options: InputOptions) -> None:
+    """Raise `SettingsError` if the inputs have no features that could be multiplied."""
+    for source in sources:
+        if options.quadratic and source.format != "vw":
+            what = (
+                "a table has columns, not namespaces: use --cross"
+                if is_table(source)
+                else ("only Vowpal Wabbit's text has namespaces")
+            )
+            raise SettingsError(
+                f"quadratic is {options.quadratic[0]}, but {source.shown} is "
+                f"{source.format}; {what}"
+            )
+        if options.table.asked.crosses and not is_table(source):
+            raise SettingsError(
+                f"cross is {':'.join(options.table.asked.crosses[0])}, but {source.shown} is no "
+                "table; omit --cross"
+            )
+
+
+def require_tags(tag: str | None, sources: Sequence[Source] | None, data: str | Path) -> None:
+    """Check that rows have ids.
+
+    Parameters
+    ----------
+    tag : str, optional
+        As in `InputOptions`.
+    sources : sequence of Source, optional
+        None: a store.
+
+    Raises
+    ------
+    SettingsError
+        The rows of this format have none.
+    """
+    if tag is None:
+        return
+    kind = "a store" if sources is None else sources[0].format
+    if kind == "vw" and tag != "tag":
+        raise SettingsError(f"id is {tag}; ids of Vowpal Wabbit's text are its tags: use --id tag")
+    if sources is None or not (kind == "vw" or is_table(sources[0])):
+        raise SettingsError(
+            f"id is {tag}, but {data} is {kind}; only tables and Vowpal Wabbit's text have ids of "
+            "rows"
+        )
+
+
 def naming_of(store: store_files.BlockStore) -> Naming | None:
     """Return how the features of a store are named; None if they have only ids."""
     record = store_files.names_of(store.manifest)
@@ -104,6 +154,21 @@ def naming_of(store: store_files.BlockStore) -> Naming | None:
     if "columns" not in record:
         return Naming(record)
     return Naming(record, store.read_names(), store.read_feature_ids())
+
+
+def numeric_features(store: store_files.BlockStore) -> npt.NDArray[np.bool_] | None:
+    """Return which features of a store are columns of numbers; None if it is not of a table."""
+    naming = naming_of(store)
+    if naming is None or not naming.is_of_table or naming.names is None:
+        return None
+    wanted = {
+        name if column.kind != "vector" else f"{name}[{k}]"
+        for column in from_record(naming.record["columns"])
+        if column.kind in ("number", "log1p", "date", "vector")
+        for name in [column.name]
+        for k in range(max(1, column.size))
+    }
+    return np.array([name in wanted for name in naming.names], np.bool_)
 
 
 def naming_of_model(model: Model) -> Naming | None:

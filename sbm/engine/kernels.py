@@ -47,7 +47,7 @@ IDS = ("inputs.ids.*",)
 READ_TEXT = ("inputs.text.*", *IDS, "store.rows.gather_rows")
 WEIGHTS = ("inputs.text.parse",)
 NAMES = ("inputs.names.*", "store.sorting.*")
-TABLES = ("inputs.words.*", "store.sorting.*")
+TABLES = ("inputs.cells.*", "inputs.words.*", "store.sorting.*")
 STORE = (
     "store.rows.encode_rows", "store.rows.encode_numbers", "store.rows.decode_rows",
     "store.rows.decode_numbers", "store.values.*",

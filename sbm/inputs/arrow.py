@@ -32,6 +32,7 @@ _READ = 1 << 16  # bytes per read of a column
 _ROW_BYTES = 1 << 23  # bytes of rows decoded at a time
 _LISTED = 20  # bytes of an item of a list that is decoded
 _COPIES = 4  # of the words of a dictionary page, while it is decoded
+_WORD = 48  # bytes of a copy of a word, besides its text: its hash and its place
 _HEAD_BYTES = 1 << 24  # of the first rows
 _MOST_ROWS = 1 << 14  # most rows with lists decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
@@ -254,7 +255,7 @@ class ArrowTable:
         column = batch.column(batch.schema.names.index(root))
         return pc.struct_field(column, path) if path else column
 
-    def rows(self, names: Sequence[str], numeric: frozenset[str], most: int) -> Iterator[TableRows]:
+    def rows(self, names: Sequence[str], most: int) -> Iterator[TableRows]:
         """Yield the rows of some columns; see `Table`."""
         roots = list(dict.fromkeys(str(self._paths[name][0]) for name in names))
         for batch in self.batches(roots, most):
@@ -415,15 +416,17 @@ class _ParquetFile(ArrowTable):
                     if self._batches.schema.column(k).max_repetition_level:  # a row may have all
                         longest = max((page.values for page in some), default=0)
                         most = max(most, _LISTED * longest)
-                most = max(most, sum(map(_page_bytes, pages)))
+                are_words = [column.physical_type == "BYTE_ARRAY" for column in columns]
+                most = max(most, sum(map(_page_bytes, pages, are_words)))
                 cells = sum(page.size for some in pages for page in some if not page.is_dictionary)
                 row = max(row, cells / max(1, group.num_rows))
         return most, max(1, int(_ROW_BYTES / max(row, 1.0)))
 
 
-def _page_bytes(pages: Sequence[Page]) -> int:
+def _page_bytes(pages: Sequence[Page], are_words: bool) -> int:
     """Return the bytes that the pages of a column need: a page, compressed too, and words."""
-    words = sum(page.size for page in pages if page.is_dictionary)
+    more = _WORD * are_words
+    words = sum(page.size + more * page.values for page in pages if page.is_dictionary)
     data = [page.size + page.stored for page in pages if not page.is_dictionary]
     return _COPIES * words + max(data, default=0) + _READ
 

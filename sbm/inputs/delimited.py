@@ -1,4 +1,8 @@
-"""Tables of delimited text: CSV and TSV, cut into pieces of whole records and read by pyarrow."""
+"""Tables of delimited text: CSV and TSV, whose cells are found by a compiled kernel.
+
+`pyarrow.csv` takes four times as long to find them, because it copies each cell to a column. Here
+numbers and words are read where they lie in the text.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +12,47 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.errors import DataError
-from sbm.inputs.columns.cells import require_pyarrow
+from sbm.inputs.columns.cells import Text, require_pyarrow
 from sbm.inputs.columns.kinds import Dialect
 from sbm.inputs.tables import TableRows
 from sbm.inputs.text import PIECE, Source, unpacked
 from sbm.plain import dataclass
-from sbm.units import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-kernels = load("sbm.inputs.kernels.words")
+kernels = load("sbm.inputs.kernels.cells")
 _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _HEAD_BYTES = 1 << 24  # of the first rows
-_SPARE = 1  # bytes behind the text, for the last line end
+_SPARE = 65  # bytes behind the text, for the last line end, and that the kernel reads
 _NEWLINE = ord("\n")
-_COLUMN = re.compile(r"column #(\d+)")
+_MOST_CELLS = 1 << 20  # of a piece
+_IN_USE = 2  # pieces whose rows may not have been converted: the last one, and one ahead of it
+_MORE = 1.1  # room for records, times as many as there are if they are as long as those before
+_RECORD = 64.0  # bytes of a record, before there is one
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Whole records of a text."""
+    """Whole records of a text; an invalid one has empty cells."""
 
     text: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]  # shape (n_records,)
-    cells: npt.NDArray[np.int64]  # shape (n_records,); see `find_records`
+    begins: npt.NDArray[np.int32]  # shape (n_columns, most); of each cell
+    ends: npt.NDArray[np.int32]  # shape (n_columns, most)
+    found: npt.NDArray[np.int64]  # shape (n_records,); cells of each record; see `find_cells`
     lines: npt.NDArray[np.int64]  # shape (n_records,); number of the first line of each, from 1
+
+    def column(self, k: int) -> Text:
+        """Return the cells of a column."""
+        n = len(self.found)
+        return Text(self.text, self.begins[k, :n], self.ends[k, :n])
 
 
 class _Recoded:
@@ -84,19 +96,19 @@ class _Delimited:
         self._text = np.empty(PIECE + _SPARE, np.uint8)
         self._size, self._line, self._is_over, self._taken = 0, 1, False, 0
         self._kept: deque[_Piece] = deque()
-        self._dirty: set[str] = set()  # columns that hold more than plain numbers
+        self._record = _RECORD
+        self._free_texts: list[npt.NDArray[np.uint8]] = []
+        self._free_places: list[Any] = []
         self._begin(dialect)
-        self._is_first = True
-        first = self._first()
         self.names: list[str] = []
+        first = self._first()
         if first is None:
             return
-        width = int(first.cells[0])
         if dialect.header:
-            self.names = self._read_names(first, width)
+            self.names = self._read_names(first)
+            self._drop(first.end, first.n_lines)
         else:
-            self.names = [str(k + 1) for k in range(width)]
-            self._kept.append(first)
+            self.names = [str(k + 1) for k in range(len(first.cells))]
         if len(self.names) == 1 and dialect.separator is None:
             self._refuse_other_separator(self.names[0])
 
@@ -114,15 +126,21 @@ class _Delimited:
         self._stream = _Recoded(self._stream, encoding, rest, self._source.name)
         self._size, self._is_over = 0, False
 
-    def _read_names(self, piece: _Piece, width: int) -> list[str]:
-        text = piece.text.tobytes()
-        if re.search(rb"[\x00-\x08]", text) and not _is_utf8(text):
+    def _read_names(self, first: _First) -> list[str]:
+        text = b"".join(first.cells)
+        if re.search(rb"[\x01-\x08]", text) and not _is_utf8(text):
             raise DataError(f"{self.place}: found no text; this looks like a binary file")
-        if width < 0:
-            raise DataError(f"{self.place}: {_QUOTES}")
-        table = self._parse(text, width, list(range(width)), frozenset())
-        names = [column.chunk(0).view("binary")[0].as_py() or b"" for column in table.columns]
-        return [name.decode("utf-8", "surrogateescape") for name in names]
+        if b"\0" in text:
+            raise DataError(
+                f"{self.place}: found no text; this looks like a binary file, or UTF-16, which "
+                "--encoding utf-16-le reads"
+            )
+        if not _is_utf8(text):
+            raise DataError(
+                f"{self.place}: found names that are not UTF-8; give the encoding, such as "
+                "--encoding latin-1"
+            )
+        return [cell.decode("utf-8", "surrogateescape") for cell in first.cells]
 
     def _refuse_other_separator(self, name: str) -> None:
         other = next((c for c in ";\t|," if c in name), None)
@@ -152,8 +170,8 @@ class _Delimited:
             return False
         return bool(self._pipe.is_idle(self._taken + self._newlines()))
 
-    def _newlines(self, end: int | None = None) -> int:
-        part = self._text[: self._size if end is None else end]
+    def _newlines(self, end: int | None = None, text: npt.NDArray[np.uint8] | None = None) -> int:
+        part = (self._text if text is None else text)[: self._size if end is None else end]
         return int(np.count_nonzero(part == _NEWLINE))
 
     def _cut(self) -> _Piece | None:
@@ -163,10 +181,14 @@ class _Delimited:
             if self._is_over and self._size and self._text[self._size - 1] != _NEWLINE:
                 self._text[self._size] = _NEWLINE
                 self._size += 1
-            room = self._newlines()
-            ends, cells, lines = (np.empty(max(1, room), np.int64) for _ in range(3))
-            n, n_lines = kernels.find_records(
-                self._text, self._size, ord(self._separator), ord(self._quote), ends, cells, lines
+            width = len(self.names)
+            most = 1 + int(_MORE * self._size / self._record)
+            most = max(1, min(most, _MOST_CELLS // max(1, width)))
+            begins, ends = self._room(width, most), self._room(width, most)
+            stops, found, lines = (np.empty(most, np.int64) for _ in range(3))
+            separator, quote = ord(self._separator), ord(self._quote)
+            n, n_lines, n_doubled = kernels.find_cells(
+                self._text, self._size, separator, quote, width, begins, ends, stops, found, lines
             )
             if n:
                 break
@@ -177,10 +199,31 @@ class _Delimited:
             if self._size == len(self._text) - _SPARE:
                 self._grow()
             self._fill(is_short=True)
-        end = int(ends[n - 1])
-        piece = _Piece(self._text[:end].copy(), ends[:n], cells[:n], lines[:n] + self._line)
-        self._drop(end, n_lines)
+        end = int(stops[n - 1])
+        self._record = end / n
+        if n_doubled:
+            kernels.join_quotes(self._text, quote, begins, ends, n)
+        piece = _Piece(self._text, begins, ends, found[:n], lines[:n] + self._line)
+        size = len(self._text)  # the piece keeps this one
+        free = [text for text in self._free_texts if len(text) == size]
+        self._text = free[0] if free else np.empty(size, np.uint8)
+        self._free_texts = free[1:]
+        self._drop(end, n_lines, piece.text)
         return piece
+
+    def _room(self, width: int, most: int) -> npt.NDArray[np.int32]:
+        """Return an array for a place of each cell."""
+        room = np.empty(0, np.int32)
+        while self._free_places and len(room) < width * most:
+            room = self._free_places.pop()
+        if len(room) < width * most:
+            room = np.empty(int(_MORE * width * most) + 1, np.int32)
+        return room[: width * most].reshape(width, most)
+
+    def _take_back(self, piece: _Piece) -> None:
+        """Use the arrays of a piece again, because new ones cost as much as reading them."""
+        self._free_texts.append(piece.text)
+        self._free_places += [piece.begins.base, piece.ends.base]
 
     def _grow(self) -> None:
         size = 2 * len(self._text)
@@ -194,12 +237,12 @@ class _Delimited:
         text[: self._size] = self._text[: self._size]
         self._text = text
 
-    def _first(self) -> _Piece | None:
-        """Take the first record, without a compiled lexer; None if there is none."""
+    def _first(self) -> _First | None:
+        """Find the first record, without a compiled lexer; None if there is none."""
         while True:
             text = self._text[: self._size].tobytes()
             begin = len(text) - len(text.lstrip(b"\r\n"))
-            end, cells = _end_of_record(text, begin, ord(self._separator), ord(self._quote))
+            end, cells = _split_record(text, begin, ord(self._separator), ord(self._quote))
             if end or self._is_over:
                 break
             if self._size == len(self._text) - _SPARE:
@@ -207,21 +250,18 @@ class _Delimited:
             self._fill(is_short=True)
         if not end and begin == len(text):
             return None
-        self._line += text.count(b"\n", 0, begin)
-        piece = _Piece(
-            np.frombuffer(text[begin : end or len(text)], np.uint8), np.array([end - begin]),
-            np.array([cells]), np.array([self._line]),
-        )  # fmt: skip
-        if not end and cells < 0:
-            raise DataError(f"{self._source.name}:{self._line}: {_QUOTES}")
-        self._drop(end or len(text), text.count(b"\n", begin, end or len(text)))
-        return piece
+        line = self._line + text.count(b"\n", 0, begin)
+        self.place = f"{self._source.name}:{line}"
+        if cells is None:
+            raise DataError(f"{self.place}: {_QUOTES}")
+        end = end or len(text)
+        return _First(cells, end, text.count(b"\n", 0, end))
 
-    def _drop(self, end: int, n_lines: int) -> None:
-        """Remove text up to `end` from the buffer."""
-        self._taken += self._newlines(end) if self._pipe.is_pipe else 0
+    def _drop(self, end: int, n_lines: int, text: npt.NDArray[np.uint8] | None = None) -> None:
+        """Remove the text up to `end`, of which the rest is in the buffer or in `text`."""
+        self._taken += self._newlines(end, text) if self._pipe.is_pipe else 0
         rest = self._size - end
-        self._text[:rest] = self._text[end : self._size].copy()
+        self._text[:rest] = (self._text if text is None else text)[end : self._size].copy()
         self._size, self._line = rest, self._line + n_lines
 
     def _pieces(self) -> Iterator[_Piece]:
@@ -235,131 +275,82 @@ class _Delimited:
     def head(self, n: int) -> Mapping[str, pa.Array]:
         import pyarrow as pa
 
-        found = sum(len(piece.ends) for piece in self._kept)
-        size = sum(len(piece.text) for piece in self._kept)
+        found = size = 0
         while found < n and size < _HEAD_BYTES and (piece := self._cut()) is not None:
             self._kept.append(piece)
-            found, size = found + len(piece.ends), size + len(piece.text)
-        every = list(range(len(self.names)))
-        tables = []
-        left = n
+            found, size = found + len(piece.found), size + len(piece.text)
+        parts: list[list[pa.Array]] = [[pa.nulls(0, pa.string())] for _ in self.names]
         for piece in self._kept:
-            text, *_ = self._good(piece)
-            rows = self._parse(text, len(self.names), every, frozenset()).slice(0, left)
-            tables.append(rows)
-            left -= rows.num_rows
-        if not tables:
-            return {name: pa.array([], pa.string()) for name in self.names}
-        table = pa.concat_tables(tables).combine_chunks()
-        columns = (table.column(k) for k in every)
-        return {
-            name: column.chunk(0) if column.num_chunks else pa.array([], pa.string())
-            for name, column in zip(self.names, columns, strict=True)
-        }
+            good = np.flatnonzero(piece.found == len(self.names))[:n]
+            n -= len(good)
+            for k, some in enumerate(parts):
+                some.append(piece.column(k).take(good).as_arrow())
+        return dict(zip(self.names, map(pa.concat_arrays, parts), strict=True))
 
-    def _good(self, piece: _Piece) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the text of the valid records, and the positions of valid and invalid ones."""
-        is_good = piece.cells == len(self.names)
-        good, bad = np.flatnonzero(is_good), np.flatnonzero(~is_good)
-        if not len(bad):
-            return piece.text, good, bad
-        begins = np.append(0, piece.ends[:-1])
-        parts = [piece.text[begins[k] : piece.ends[k]].tobytes() for k in good.tolist()]
-        return b"".join(parts), good, bad
-
-    def rows(self, names: Sequence[str], numeric: frozenset[str], most: int) -> Iterator[TableRows]:
+    def rows(self, names: Sequence[str], most: int) -> Iterator[TableRows]:
         """Yield the rows of some columns; see `Table`."""
-        import pyarrow as pa
-
         place = {name: k for k, name in enumerate(self.names)}
-        chosen = [place[name] for name in names]
         source, width = self._source.name, len(self.names)
+        given: deque[_Piece] = deque()
         for piece in self._pieces():
-            text, good, bad = self._good(piece)
-            table = self._parse(text, width, chosen, numeric - self._dirty)
-            if chosen and table.num_rows != len(good):
-                raise DataError(
-                    f"{source}:{piece.lines[0]} or later: found {table.num_rows} records in "
-                    f"{len(good)} lines; {_QUOTES}"
-                )
+            given.append(piece)
+            columns = {name: piece.column(place[name]) for name in names}
             refused: dict[int, str] = {}
-            if len(bad):
-                at = np.full(len(piece.cells), -1)
-                at[good] = np.arange(len(good))
-                table = table.take(pa.array(at, mask=at < 0))
-                for row in bad.tolist():
-                    found = int(piece.cells[row])
-                    wrong = f"found {found} cells, but the header has {width} columns"
-                    refused[row] = _QUOTES if found < 0 else wrong
-            for first in range(0, len(piece.cells), most):
-                some = table.slice(first, most).combine_chunks()
-                n = min(most, len(piece.cells) - first)
-                cells = {
-                    name: some.column(k).chunk(0) if n and some.num_rows else pa.nulls(n)
-                    for k, name in enumerate(names)
-                }
-                here = {k - first: why for k, why in refused.items() if first <= k < first + most}
-                at_line = partial(_at, source, piece.lines[first : first + most])
+            for row in np.flatnonzero(piece.found != width).tolist():
+                found = int(piece.found[row])
+                wrong = f"found {found} cells, but the header has {width} columns"
+                refused[row] = _QUOTES if found < 0 else wrong
+            for first in range(0, len(piece.found), most):
+                n = min(most, len(piece.found) - first)
+                cells = {name: column.slice(first, n) for name, column in columns.items()}
+                here = {k - first: why for k, why in refused.items() if first <= k < first + n}
+                at_line = partial(_at, source, piece.lines[first : first + n])
                 yield TableRows(cells, n, place=at_line, refused=here)
-
-    def _parse(
-        self, text: Any, width: int, chosen: Sequence[int], numeric: frozenset[str]
-    ) -> pa.Table:
-        """Return the columns `chosen` of some records."""
-        import pyarrow as pa
-        import pyarrow.csv as pc
-
-        names = [str(k) for k in range(width)]
-        wanted = [names[k] for k in chosen]
-        kinds = {
-            names[k]: pa.float64() if numeric and self.names[k] in numeric else pa.string()
-            for k in chosen
-        }
-        size = len(text)
-        if not chosen or not size:
-            return pa.table({name: pa.array([], pa.string()) for name in wanted})
-        while True:
-            try:
-                return pc.read_csv(
-                    pa.py_buffer(text),
-                    pc.ReadOptions(column_names=names, use_threads=False, block_size=size + 1),
-                    pc.ParseOptions(
-                        delimiter=self._separator, quote_char=self._quote, newlines_in_values=True
-                    ),
-                    pc.ConvertOptions(
-                        check_utf8=False, column_types=kinds, include_columns=wanted,
-                        strings_can_be_null=True, quoted_strings_can_be_null=True, null_values=[""],
-                    ),
-                )  # fmt: skip
-            except pa.ArrowInvalid as error:
-                found = _COLUMN.search(str(error))
-                if found is None or kinds.get(found[1]) != pa.float64():
-                    raise DataError(f"{self._source.name}: {first_line(error)}") from error
-                kinds[found[1]] = pa.string()
-                self._dirty.add(self.names[int(found[1])])
+            if len(given) > _IN_USE:
+                self._take_back(given.popleft())
 
 
-def _end_of_record(text: bytes, begin: int, separator: int, quote: int) -> tuple[int, int]:
-    """Return the end of a record, 0 if it is not complete, and its cells; see `find_records`.
+class _First(NamedTuple):
+    """The first record of a text."""
 
-    The cells are -1 if text follows a closing quote, or a quote is not closed.
+    cells: list[bytes]
+    end: int
+    n_lines: int  # line ends up to its end
+
+
+def _split_record(
+    text: bytes, begin: int, separator: int, quote: int
+) -> tuple[int, list[bytes] | None]:
+    """Return the end of a record, 0 if it is not complete, and its cells; see `find_cells`.
+
+    There are no cells if text follows a closing quote, or a quote is not closed.
     """
-    cells, is_wrong, is_quoted, at_begin = 1, False, False, True
-    closed = False
+    cells, is_wrong, is_quoted, at_begin, is_closed = [bytearray()], False, False, True, False
+    end = 0
     for k in range(begin, len(text)):
         byte = text[k]
         if is_quoted:
-            is_quoted, closed = byte != quote, byte == quote
+            is_quoted, is_closed = byte != quote, byte == quote
+            if is_quoted:
+                cells[-1].append(byte)
         elif byte == _NEWLINE:
-            return k + 1, -1 if is_wrong else cells
+            end = k + 1
+            break
         elif byte == separator:
-            cells, at_begin, closed = cells + 1, True, False
-        elif byte == quote and (at_begin or closed):
-            is_quoted, at_begin, closed = True, False, False
+            cells.append(bytearray())
+            at_begin, is_closed = True, False
+        elif byte == quote and (at_begin or is_closed):
+            if is_closed:
+                cells[-1].append(quote)
+            is_quoted, at_begin, is_closed = True, False, False
         else:
-            is_wrong |= closed and byte != ord("\r")
+            is_wrong |= is_closed and byte != ord("\r")
             at_begin = False
-    return 0, -1 if is_wrong or is_quoted else cells
+            if not is_closed:
+                cells[-1].append(byte)
+    if not is_closed and cells[-1][-1:] == b"\r":
+        del cells[-1][-1]
+    return end, None if is_wrong or is_quoted else [bytes(cell) for cell in cells]
 
 
 _QUOTES = "quotes must enclose a whole cell and be doubled inside it"

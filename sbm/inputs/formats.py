@@ -31,7 +31,7 @@ from sbm.settings import refuse_unknown
 from sbm.store.container import is_container
 
 if TYPE_CHECKING:
-    from sbm.inputs.matrices import Batch
+    from sbm.inputs.matrices import Batch, RowPiece
 
 T = TypeVar("T")
 _BYTES_A_NONZERO = 8  # of a line of text, roughly
@@ -39,7 +39,7 @@ _LARGEST_ROW = LARGEST_LINE // _BYTES_A_NONZERO
 MOST_SOURCES = 256  # with more text files, several make one source
 ARROW = ("parquet", "feather")
 _ARROW_LIBRARY = 45_000_000  # bytes of pyarrow, as soon as it is imported
-_ARROW_MEMORY = _ARROW_LIBRARY + 55_000_000  # also of the cells that are converted at a time
+_ARROW_MEMORY = _ARROW_LIBRARY + 26_000_000  # also of the cells that are converted at a time
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,10 @@ def names_record(sources: Sequence[Source]) -> dict[str, Any] | None:
     if not named:
         return None
     options = named[0].options
-    return options.table.record() if is_table(named[0]) else {"hash_bits": options.hash_bits}
+    if is_table(named[0]):
+        return options.table.record()
+    more = {"quadratic": [*options.quadratic]} if options.quadratic else {}
+    return {"hash_bits": options.hash_bits, **more}
 
 
 def reader_memory(sources: Sequence[Source]) -> int:
@@ -312,7 +315,10 @@ def reader_memory(sources: Sequence[Source]) -> int:
     for source in sources:
         source.window = max(source.window, window)
     most = max((_kind(s).memory + s.reader_bytes for s in sources), default=0)
-    has_loaded = "pyarrow" in sys.modules and any(_kind(s).memory for s in sources)
+    for source in sources:  # later calls must count what the first one did
+        if source.had_library is None:
+            source.had_library = "pyarrow" in sys.modules
+    has_loaded = any(_kind(s).memory for s in sources) and all(s.had_library for s in sources)
     return window + names + most - _ARROW_LIBRARY * has_loaded
 
 
@@ -336,7 +342,6 @@ def convert_inputs(
     Parameters and errors are as in `convert_sources`. With `patience`, each piece is yielded at
     once.
     """
-    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
     for _, group in itertools.groupby(sources, lambda source: source.format):
         texts = list(group)
         kind = _kind(texts[0])
@@ -348,13 +353,28 @@ def convert_inputs(
                 skip=skip, largest_line=largest_line, reasons=kind.reasons, patience=patience,
             )  # fmt: skip
             continue
-        from sbm.inputs.matrices import convert_pieces, read_rows
+        from sbm.inputs.matrices import convert_pieces
 
         for source in texts:
-            assert kind.read is not None
-            pieces = read_rows(kind.read, source, dtype=dtype, largest_row=largest_row)
-            if source.chunks is None:  # an iterator of chunks may require this thread
-                pieces = one_ahead(pieces, source)
+            pieces = read_pieces(source, dtype, largest_line)
             most = ahead if patience is None else 0
             with contextlib.closing(pieces):
                 yield from convert_pieces(source, pieces, pool, convert, ahead=most, skip=skip)
+
+
+def read_pieces(source: Source, dtype: str, largest_line: int | None) -> Generator[RowPiece]:
+    """Yield checked rows of a source that is not text of lines.
+
+    Parameters
+    ----------
+    dtype, largest_line
+        As in `convert_sources`.
+    """
+    from sbm.inputs.matrices import read_rows
+
+    read = _kind(source).read
+    assert read is not None
+    largest_row = (largest_line or LARGEST_LINE) // _BYTES_A_NONZERO
+    pieces = read_rows(read, source, dtype=dtype, largest_row=largest_row)
+    # An iterator of chunks may require this thread.
+    return one_ahead(pieces, source) if source.chunks is None else pieces

@@ -47,6 +47,7 @@ from sbm.units import format_number
 _NONZERO = 16  # bytes of an id and a value, or of an indptr entry and a label
 _READ = 1 << 20  # bytes hashed at a time
 _MOST_PROBLEMS = 20  # most invalid rows of a piece that are described
+_SHOWN = 3  # of these in an error
 
 kernels = load("sbm.store.kernels.sorting")
 
@@ -87,8 +88,12 @@ class Batch:
     names: NewNames | None = None  # names of features, in order of first appearance
     name_of: Callable[[int], str] | None = None  # ``name_of(id)`` names a feature in messages
     weights: Floats | None = None  # shape (n_rows,); factor of each row's cost
-    # whether ids ascend within each row, and no value is beyond the limit of the type
+    tags: npt.NDArray[np.object_] | None = None  # shape (n_rows,); as in `ParsedText`
+    # whether ids ascend within each row, no value is beyond the limit of the type, and `changed` is
+    # known
     is_sorted: bool = False
+    # row and message of the first whole number that the type of the values changes
+    changed: tuple[int, str] = (0, "")
 
 
 Reader = Callable[[Source, str, int], Generator[Batch]]
@@ -218,7 +223,8 @@ def read_rows(
                 indptr = batch.indptr[begin : end + 1].astype(np.int64) - low
                 is_sorted = batch.is_sorted
                 ids = batch.ids[low:high].astype(np.int64, copy=not is_sorted)
-                values = as_floats(batch.values[low:high], copy=not is_sorted)
+                values: npt.NDArray[Any] = batch.values[low:high]
+                values = values if is_sorted else as_floats(values)
                 nnz = len(ids) if is_sorted else kernels.sort_rows(indptr, ids, values)
                 if digest is not None:
                     digest.add(labels, indptr, ids[:nnz], values[:nnz])
@@ -231,15 +237,19 @@ def read_rows(
                         refused.setdefault(k, ROUNDED_LABEL.format(token=shown))
                 may_lack = source.options.labels is not True
                 weights = None if batch.weights is None else batch.weights[begin:end]
+                tags = None if batch.tags is None else batch.tags[begin:end]
                 parsed = _take_good(
-                    labels, weights, indptr, ids[:nnz], values[:nnz], dtype, refused, may_lack,
-                    is_sorted,
+                    labels, weights, tags, indptr, ids[:nnz], values[:nnz], dtype, refused,
+                    may_lack, is_sorted,
                 )  # fmt: skip
                 if begin == 0 and batch.names is not None:
                     parsed = replace(parsed, names=batch.names)
                 if not source.changed and dtype == "float32" and parsed.values is not None:
-                    row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
-                    source.changed = f"{place(begin + row)}: {change}" if change else ""
+                    row, change = batch.changed
+                    if not is_sorted:
+                        row, change = _find_change(values[:nnz], ids[:nnz], indptr, batch)
+                        row += begin
+                    source.changed = f"{place(row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
                 problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
                 source.read = before + batch.size * end // n_rows
@@ -300,9 +310,10 @@ def _place(name: str, first: int, row: int) -> str:
 def _take_good(
     labels: Floats,
     weights: Floats | None,
+    tags: npt.NDArray[np.object_] | None,
     indptr: Ints,
     ids: Ints,
-    values: Floats,
+    values: npt.NDArray[np.floating],
     dtype: str,
     refused: dict[int, str],
     may_lack: bool,
@@ -336,10 +347,11 @@ def _take_good(
         nonzeros = np.repeat(kept, lengths)
         labels, ids, values = labels[kept], ids[nonzeros], values[nonzeros]
         weights = None if weights is None else weights[kept]
+        tags = None if tags is None else tags[kept]
         indptr = np.concatenate([[0], np.cumsum(lengths[kept])])
     ones = bool((values == 1).all())
     typed = None if ones else values.astype(dtype, copy=False)
-    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong, weights=weights)
+    return ParsedText(labels, indptr, ids, typed, n_rows, [], n_wrong, weights=weights, tags=tags)
 
 
 def _describe(identity: int, value: float) -> str:
@@ -380,7 +392,9 @@ def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> An
     """Update the counters and return the result of a piece."""
     converted = task.result()
     if piece.problems and not skip:
-        raise DataError(piece.problems[0])
+        more = piece.parsed.n_errors - _SHOWN
+        shown = "; ".join(piece.problems[:_SHOWN])
+        raise DataError(shown + (f"; and {more:,} more rows" if more > 0 else ""))
     source.problems += piece.problems[: 20 - len(source.problems)]
     done, parsed = source.done, piece.parsed
     source.done = SourceProgress(

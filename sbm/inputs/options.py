@@ -24,6 +24,8 @@ class InputOptions:
 
     format: str | None = None  # format of all inputs. Default: from each file name.
     hash_bits: int | None = None  # number of bits of hashed feature names, of VW text
+    # pairs of first letters of namespaces of VW text, whose features are multiplied
+    quadratic: tuple[str, ...] = ()
     # True: every row needs a label. None: the label of a row without one is nan. False: labels are
     # ignored and need not be numbers, and a blank line of text is a row.
     labels: bool | None = True
@@ -31,6 +33,7 @@ class InputOptions:
     targets: bool = False
     names: NameTable | None = None  # receives the names of features; None to drop them
     words: LabelWords = field(default_factory=LabelWords)  # how labels become numbers
+    tag: str | None = None  # column of the tags of rows; ``tag`` for those of Vowpal Wabbit's text
     # the columns of tables
     table: Columns = field(default_factory=lambda: Columns(Asked(), Dialect()))
 
@@ -71,11 +74,21 @@ class InputOptions:
         bits = record.get("hash_bits")
         if type(bits) is not int or not 1 <= bits <= MOST_HASH_BITS:
             raise SettingsError(f"the input options in {whose} are invalid; split the data again")
+        pairs = record.get("quadratic", [])
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, str) and len(pair.encode()) == 2 for pair in pairs
+        ):
+            raise SettingsError(f"the input options in {whose} are invalid; split the data again")
+        if self.quadratic and [*self.quadratic] != pairs:
+            raise SettingsError(
+                f"quadratic differs from that of {whose}, which is {' '.join(pairs) or 'none'}; "
+                "omit it"
+            )
         if self.hash_bits not in (None, bits):
             raise SettingsError(
                 f"hash_bits is {self.hash_bits}, but {whose} uses {bits} bits; omit --hash-bits"
             )
-        return replace(self, hash_bits=bits)
+        return replace(self, hash_bits=bits, quadratic=tuple(pairs))
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,25 @@ class ParsedText:
     names: NewNames | None = None  # names of features that may be new
     # shape (n_rows,); factor of each row's cost; None when every factor is 1
     weights: npt.NDArray[np.float64] | None = None
+    tags: npt.NDArray[np.object_] | None = (
+        None  # shape (n_rows,); a text for each row, if asked for
+    )
     notes: LineNotes = _NO_NOTES
     # the first whole number that the type of the values changes, with its feature; empty if none
     changed: str = ""
+
+    def behind(self, n: int) -> ParsedText:
+        """Return the rows without the first `n`."""
+        first = self.indptr[n]
+        return replace(
+            self,
+            labels=self.labels[n:],
+            indptr=self.indptr[n:] - first,
+            ids=self.ids[first:],
+            values=None if self.values is None else self.values[first:],
+            weights=None if self.weights is None else self.weights[n:],
+            tags=None if self.tags is None else self.tags[n:],
+        )
 
     def copy(self) -> ParsedText:
         """Return a copy that shares no arrays."""

@@ -6,13 +6,14 @@ numbers of the same length; without this column, all are 1. Other columns are ig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.inputs.columns.arrays import array_of, floats_of, integers_of, strings, valid_of
 from sbm.inputs.columns.cells import (
     is_list,
     is_number,
@@ -116,7 +117,7 @@ def _sparse_batch(batch: pa.RecordBatch, options: InputOptions, size: int) -> Ba
     good = np.ones(batch.num_rows, np.bool_)
     good[list(refused)] = False
     if refused:
-        lists = [column.filter(pa.array(good)) for column in lists]
+        lists = [column.filter(array_of(good)) for column in lists]
     ids, *values = [_numbers(column.flatten()) for column in lists]
     labels, weights = np.full(batch.num_rows, np.nan), None
     if y is not None and options.words.are_words:
@@ -146,7 +147,7 @@ def _lengths(
     import pyarrow.compute as pc
 
     refused: dict[int, str] = {}
-    lengths = [pc.list_value_length(c).fill_null(0).to_numpy(zero_copy_only=False) for c in lists]
+    lengths = [integers_of(pc.list_value_length(c)) for c in lists]
     for row in np.flatnonzero(lengths[0] != lengths[-1]).tolist():
         refused[row] = f"found {lengths[0][row]} indices but {lengths[1][row]} values"
     for column, n_listed, what in zip(lists, lengths, ("indices", "values"), strict=False):
@@ -154,12 +155,12 @@ def _lengths(
         listed = column.flatten()
         if listed.null_count:
             rows = np.repeat(np.arange(len(column)), n_listed)
-            nulls = listed.is_null().to_numpy(zero_copy_only=False)
+            nulls = ~valid_of(listed)
             refused |= dict.fromkeys(rows[nulls].tolist(), f"found a null in the {what}")
-        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        missing = np.flatnonzero(~valid_of(column))
         refused |= dict.fromkeys(missing.tolist(), f"found null instead of a list of {what}")
     if label is not None:
-        missing = np.flatnonzero(label.is_null().to_numpy(zero_copy_only=False))
+        missing = np.flatnonzero(~valid_of(label))
         refused |= dict.fromkeys(missing.tolist(), "found a null as the label")
     counts = lengths[0].astype(np.int64)
     counts[list(refused)] = 0
@@ -194,7 +195,7 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
         column = column.cast("int8")
     if kinds.is_null(column.type):
         column = column.cast("float64")
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return floats_of(column)
 
 
 def write_rows(
@@ -238,3 +239,42 @@ def write_rows(
         writer.write_table(batch)
     if writer is not None:
         writer.close()
+
+
+class ParquetWriter:
+    """Writes columns of words and numbers as Parquet.
+
+    Parameters
+    ----------
+    file : binary file
+    name : str
+        For messages.
+
+    Raises
+    ------
+    DataError
+        pyarrow is not installed.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        require_pyarrow(f"writing {name}")
+        self._file, self._writer = file, cast(Any, None)
+
+    def add(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write rows; each call has the same columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        arrays = [
+            strings(some.tolist(), pa.string()) if some.dtype == object else array_of(some)
+            for some in columns.values()
+        ]
+        table = pa.Table.from_arrays(arrays, names=list(columns))
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write the end of the file."""
+        if self._writer is not None:
+            self._writer.close()

@@ -20,17 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
+from sbm.inputs.columns.arrays import string
 from sbm.inputs.columns.cells import (
+    Cells,
+    Text,
     decoded,
+    dictionary_of,
     is_number,
     is_string,
     numbers_of,
+    plain_numbers,
     shown,
     simplified,
     words_of,
 )
+from sbm.inputs.columns.convert import Converter, Ready
 from sbm.inputs.columns.infer import SAMPLE
-from sbm.inputs.columns.kinds import MISSING
+from sbm.inputs.columns.kinds import MISSING, no_column
 from sbm.inputs.columns.state import Columns
 from sbm.inputs.matrices import Batch
 from sbm.inputs.options import InputOptions
@@ -56,7 +62,7 @@ _FLAGS = {"true": 1.0, "false": 0.0}
 class TableRows:
     """Consecutive rows of a table."""
 
-    cells: Mapping[str, Any]  # a `pyarrow.Array` for each column
+    cells: Mapping[str, Any]  # by column: `Cells`, or what `Converter.prepare` makes of them
     n: int  # number of rows
     size: int = 0  # bytes of the source that they take; 0 if the reader counts them itself
     place: Callable[[int], str] | None = None  # as in `Batch`
@@ -74,11 +80,8 @@ class Table(Protocol):
         """Return the first `n` cells of each column; they are read again by `rows`."""
         ...
 
-    def rows(self, names: Sequence[str], numeric: frozenset[str], most: int) -> Iterator[TableRows]:
-        """Yield the rows of some columns, at most about `most` at a time.
-
-        Columns in `numeric` are likely to hold plain numbers.
-        """
+    def rows(self, names: Sequence[str], most: int) -> Iterator[TableRows]:
+        """Yield the rows of some columns, at most about `most` at a time."""
         ...
 
 
@@ -108,16 +111,18 @@ class _Partitioned:
         import pyarrow as pa
 
         value = self._more[name]
-        return pa.nulls(n, pa.string()) if value is None else pa.repeat(pa.scalar(value), n)
+        return (
+            pa.nulls(n, pa.string()) if value is None else pa.repeat(string(value, pa.string()), n)
+        )
 
     def head(self, n: int) -> Mapping[str, pa.Array]:
         found = self._table.head(n)
         rows = len(next(iter(found.values()))) if found else 0
         return {**found, **{name: self._column(name, rows) for name in self._more}}
 
-    def rows(self, names: Sequence[str], numeric: frozenset[str], most: int) -> Iterator[TableRows]:
+    def rows(self, names: Sequence[str], most: int) -> Iterator[TableRows]:
         own = [name for name in names if name not in self._more]
-        for some in self._table.rows(own, numeric, most):
+        for some in self._table.rows(own, most):
             more = {name: self._column(name, some.n) for name in names if name in self._more}
             yield replace(some, cells={**some.cells, **more})
 
@@ -214,15 +219,16 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
         wanted = [column.name for column in converter.columns if column.name in here]
         label = state.label if state.label in here and options.labels is not False else None
         weight = state.weight if state.weight in here else None
-        roles = [name for name in (label, weight) if name is not None]
-        numeric = frozenset(
-            column.name
-            for column in converter.columns
-            if column.kind == "number" and column.decimal == "."
-        )
+        tag = options.tag
+        if tag is not None and tag not in here:
+            raise DataError(f"{table.place}: found {no_column(tag, table.names, 'id')}")
+        roles = [name for name in (label, weight, tag) if name is not None]
         most = max(1, _CELLS // max(1, converter.n_slots + len(roles)))
-        is_sorted = state.grows and not any(c.kind in ("words", "ids") for c in converter.columns)
-        rows = table.rows([*roles, *wanted], numeric, most)
+        is_sorted = not any(c.kind in ("words", "ids") for c in converter.columns)
+        # Values are as they are for the digest, and for the sums of equal words of a list.
+        value_type = dtype if is_sorted and source.chunks is None else "float64"
+        names = list(dict.fromkeys([*roles, *wanted]))
+        rows = _prepared(table.rows(names, most), converter)
         if source.chunks is None and source.comes_again:
             rows = until.enter_context(contextlib.closing(_one_ahead(rows)))
         for some in rows:
@@ -232,11 +238,20 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
                 labels = _labels(some.cells[label], options, refused)
             if weight is not None and weight in some.cells:
                 weights = _weights(some.cells[weight], refused)
-            indptr, ids, values = converter.convert(some.cells, some.n, limit, refused)
+            rows_of = converter.convert(
+                some.cells, some.n, limit, value_type, dtype != "float32", refused
+            )
+            tags = None if tag is None else _tags(some.cells[tag])
             yield Batch(
-                labels, indptr, ids, values, refused, some.size, some.place, weights=weights,
-                name_of=lambda feature: state.words.of(np.array([feature]))[0], is_sorted=is_sorted,
+                labels, rows_of.indptr, rows_of.ids, rows_of.values, refused, some.size, some.place,
+                weights=weights, tags=tags, is_sorted=is_sorted, changed=rows_of.changed,
+                name_of=lambda feature: state.words.of(np.array([feature]))[0],
             )  # fmt: skip
+
+
+def _prepared(rows: Iterator[TableRows], converter: Converter) -> Iterator[TableRows]:
+    for some in rows:
+        yield replace(some, cells=converter.prepare(some.cells))
 
 
 def _one_ahead(rows: Iterator[TableRows]) -> Generator[TableRows]:
@@ -248,7 +263,18 @@ def _one_ahead(rows: Iterator[TableRows]) -> Generator[TableRows]:
             yield some
 
 
-def _weights(cells: pa.Array, refused: dict[int, str]) -> npt.NDArray[np.float64]:
+def _tags(cells: Any) -> npt.NDArray[np.object_]:
+    """Return cells as texts."""
+    if isinstance(cells, Ready):
+        cells = cells.cells
+    if not isinstance(cells, Text) and not is_string(cells.type):
+        import pyarrow as pa
+
+        cells = cells.cast(pa.string())
+    return np.array(decoded(cells), object)
+
+
+def _weights(cells: Cells, refused: dict[int, str]) -> npt.NDArray[np.float64]:
     column = simplified(cells)
     weights, _ = numbers_of(column)
     for row in np.flatnonzero(~((weights >= 0) & (weights < np.inf))).tolist():
@@ -261,7 +287,7 @@ def _weights(cells: pa.Array, refused: dict[int, str]) -> npt.NDArray[np.float64
 
 
 def _labels(
-    cells: pa.Array, options: InputOptions, refused: dict[int, str]
+    cells: Cells, options: InputOptions, refused: dict[int, str]
 ) -> npt.NDArray[np.float64]:
     """Return labels as numbers, and refuse the rows with an invalid label."""
     words, column = options.words, simplified(cells)
@@ -269,13 +295,16 @@ def _labels(
     if words.are_words is None:
         words.are_words = _are_words(column, options.table.asked.kind_of(name))
     if words.are_words:
-        codes, table = words_of(column, "flags" if not is_string(column.type) else "words")
+        if isinstance(column, Text):
+            codes, table = dictionary_of(column)
+        else:
+            codes, table = words_of(column, "words" if _is_text(column) else "flags")
         texts = [" ".join(word.split()) for word in decoded(table)]
         numbers = [
             np.nan if text in NO_LABEL or text == MISSING else words.number(text) for text in texts
         ]
         labels = np.array([*numbers, np.nan])[codes]
-    elif is_string(column.type):
+    elif _is_text(column):
         labels = _number_labels(column)
     else:
         labels, _ = numbers_of(column)
@@ -286,7 +315,7 @@ def _labels(
     allowed = () if options.labels else NO_LABEL
     for row in np.flatnonzero(~np.isfinite(labels)).tolist():
         cell = shown(column, row)
-        cell = "" if cell == "nan" and is_number(column.type) else cell
+        cell = "" if cell == "nan" and not _is_text(column) and is_number(column.type) else cell
         if cell.strip() in allowed:
             continue
         expected = "where a label is expected"
@@ -300,11 +329,15 @@ def _labels(
     return labels
 
 
-def _are_words(column: pa.Array, kind: str | None) -> bool | None:
+def _is_text(column: Cells) -> bool:
+    return isinstance(column, Text) or is_string(column.type)
+
+
+def _are_words(column: Cells, kind: str | None) -> bool | None:
     """Return whether labels are words, as the first one says; None if there is no label."""
     if kind == "category":
         return True
-    if not is_string(column.type):
+    if not _is_text(column):
         return None if column.null_count == len(column) else False
     codes, words = words_of(column, "words")
     texts = decoded(words)
@@ -320,9 +353,15 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text, re.ASCII) is not None
 
 
-def _number_labels(column: pa.Array) -> npt.NDArray[np.float64]:
+def _number_labels(column: Cells) -> npt.NDArray[np.float64]:
     """Return labels that are text as numbers; true is 1, false is 0."""
+    if isinstance(column, Text):
+        return plain_numbers(column, _numbers_of_labels)
     codes, words = words_of(column, "words")
+    return np.append(_numbers_of_labels(words), np.nan)[codes]
+
+
+def _numbers_of_labels(words: pa.Array) -> npt.NDArray[np.float64]:
     numbers = []
     for text in decoded(words):
         plain = text.strip()
@@ -330,4 +369,4 @@ def _number_labels(column: pa.Array) -> npt.NDArray[np.float64]:
         is_infinite = _NOT_FINITE.fullmatch(plain) and plain.lower().lstrip("+-")[:1] != "n"
         is_one = _is_number(plain) or is_infinite
         numbers.append(flag if flag is not None else float(plain) if is_one else np.nan)
-    return np.array([*numbers, np.nan])[codes]
+    return np.array(numbers, np.float64)

@@ -78,6 +78,7 @@ class Source:
     options: InputOptions = field(default_factory=InputOptions)
     is_sparse: bool = False  # whether a file of records holds lists of feature ids
     reader_bytes: int = 0  # bytes that its reader holds in memory, besides those of the format
+    had_library: bool | None = None  # whether the library of its format was loaded at the begin
     copy: Any = None  # local copy of a remote file
     terms: Terms = field(default_factory=current_terms)  # how to read a remote file
     is_over: bool = False  # whether to stop waiting for a server or a pipe
@@ -111,7 +112,7 @@ class Source:
         return Source(
             self.name, self.size, chunks=self.chunks, format=self.format, options=self.options,
             is_sparse=self.is_sparse, reader_bytes=self.reader_bytes, copy=self.copy,
-            most_rows=self.most_rows,
+            most_rows=self.most_rows, had_library=self.had_library,
             window=self.window, more=self.more, title=self.title, terms=self.terms,
         )  # fmt: skip
 

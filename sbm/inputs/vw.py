@@ -65,7 +65,13 @@ def vw_parser(options: InputOptions) -> TextParser:
     assert options.hash_bits is not None
     mask = (1 << options.hash_bits) - 1
     return partial(
-        parse_vw, mask=mask, labels=options.labels, targets=options.targets, names=options.names
+        parse_vw,
+        mask=mask,
+        labels=options.labels,
+        targets=options.targets,
+        names=options.names,
+        tagged=options.tag is not None,
+        pairs=options.quadratic,
     )
 
 
@@ -79,6 +85,8 @@ def parse_vw(
     labels: bool | None = True,
     targets: bool = False,
     names: NameTable | None = None,
+    tagged: bool = False,
+    pairs: Sequence[str] = (),
     max_errors: int = 20,
     room: Room | None = None,
     look: bool = True,
@@ -93,8 +101,13 @@ def parse_vw(
         Bits of the hash that form the id.
     names : NameTable, optional
         Names that are known; names of other ids are returned.
+    tagged : bool
+        Return the tags of rows.
+    pairs : sequence of str
+        First letters of two namespaces each, whose features are multiplied; a colon for all.
     """
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
+    of_pairs = np.frombuffer("".join(pairs).encode(), np.uint8).reshape(-1, 2)
 
     def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
         fits = room is not None and room.fits(text, size, labels)
@@ -108,8 +121,8 @@ def parse_vw(
             places = np.empty((0 if names is None else len(ids), 2), np.int64)
             *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
-                LABELS[labels], not targets, y, weights, indptr, ids, values, places, errors, notes,
-                bits,
+                LABELS[labels], not targets, y, weights, indptr, ids, values, places,
+                np.empty(len(ids) if pairs else 0, np.uint8), of_pairs, errors, notes, bits,
             )  # fmt: skip
             if counts[0] >= 0:
                 rows, nnz, lines, ones, n_errors = counts
@@ -122,7 +135,22 @@ def parse_vw(
         parsed,
         weights=None if (weights == 1).all() else weights.copy(),
         names=None if names is None else _new_names(text, size, places[:n_names], names),
+        tags=_tags(text, size, len(parsed.labels)) if tagged else None,
     )
+
+
+def _tags(text: npt.NDArray[np.uint8], size: int, n_rows: int) -> npt.NDArray[np.object_]:
+    """Return the tags of rows, empty for those without one, of valid lines."""
+    lines = [line for line in text[:size].tobytes().split(b"\n") if n_rows and line.strip()]
+    tags = np.full(n_rows, "", object)
+    for k, line in enumerate(lines[:n_rows]):
+        head = line.partition(b"|")[0]
+        words = head.split()
+        tag = next((word[1:] for word in words if word.startswith(b"'")), b"")
+        if not tag and words and not head[-1:].isspace() and b"|" in line:
+            tag = words[-1]
+        tags[k] = tag.decode("utf-8", "replace")
+    return tags
 
 
 def _new_names(
@@ -134,11 +162,18 @@ def _new_names(
     order = np.argsort(first)
     line = text[: size if len(order) else 0].tobytes()
     names = []
-    for begin in some[first[order], 1].tolist():
-        space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
-        group = _WORD.match(line, space)
-        names.append((group[0] + b"^" if group else b"") + (name[0] if name else b""))
+    for place in some[first[order], 1].tolist():
+        behind, begin = divmod(place, 1 << 32)
+        name = _name_at(line, begin)
+        names.append(name + b"*" + _name_at(line, behind - 1) if behind else name)
     return ids[order], names
+
+
+def _name_at(line: bytes, begin: int) -> bytes:
+    """Return the name of the feature at a place of the text, with its namespace."""
+    space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
+    group = _WORD.match(line, space)
+    return (group[0] + b"^" if group else b"") + (name[0] if name else b"")
 
 
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:

@@ -388,7 +388,7 @@ class ProbabilityMetrics:
 
     def __init__(self, labels: list[float]) -> None:
         self._labels = np.asarray(labels, np.float64)
-        self._rows = 0
+        self._counts = np.zeros(len(labels), np.int64)  # rows of each label
         self._log_loss = self._brier = 0.0
 
     def add(self, y: npt.NDArray[np.float64], p: npt.NDArray[np.float64]) -> None:
@@ -404,7 +404,7 @@ class ProbabilityMetrics:
         truth = _codes(self._labels, y)
         known = np.flatnonzero(truth < len(self._labels))
         truth = truth[known]
-        self._rows += len(known)
+        self._counts += np.bincount(truth, minlength=len(self._counts))
         self._log_loss -= float(np.log(np.maximum(p[known, truth], _LEAST)).sum())
         if len(self._labels) == 2:  # probability of the other label: 1 - p of the true one
             self._brier += float((p[known, 1 - truth] ** 2).sum())
@@ -412,13 +412,18 @@ class ProbabilityMetrics:
     def result(self) -> dict[str, Any]:
         """Return ``log_loss``: the mean of -log of the true label's probability, at least 1e-15.
 
-        With two classes also ``brier``, the mean squared error of the probability. Both are None
-        without rows with known labels.
+        With two classes also ``brier``, the mean squared error of the probability.
+        ``base_log_loss`` and ``base_brier`` are those of the share of each label among the rows,
+        for every row. All are None without rows with known labels.
         """
-        rows = self._rows
+        rows = int(self._counts.sum())
         found = {"log_loss": self._log_loss / rows if rows else None}
+        share = self._counts / max(1, rows)
+        entropy = max(0.0, -math.fsum((share * np.log(np.maximum(share, _LEAST))).tolist()))
+        found["base_log_loss"] = entropy if rows else None
         if len(self._labels) == 2:
             found["brier"] = self._brier / rows if rows else None
+            found["base_brier"] = float(share[0] * share[1]) if rows else None
         return found
 
 

@@ -272,6 +272,15 @@ def check_probabilities(model: Scored) -> None:
         )
 
 
+def has_probabilities(model: Scored) -> bool:
+    """Return whether a model has probabilities."""
+    try:
+        check_probabilities(model)
+    except SettingsError:
+        return False
+    return True
+
+
 def _calibration(model: Scored) -> tuple[str, _Floats]:
     """Return kind and parameters: rows A and B, shape (2, n_outputs), or T, shape (1,)."""
     given = model.info["calibration"]
@@ -326,8 +335,21 @@ def probabilities(model: Scored, scores: _Floats) -> _Floats:
             return _softmax(z, float(values[0]))
         with np.errstate(over="ignore"):  # infinity is a probability of 0 or 1
             z = -(values[0] * z + values[1])
+    return sigmoids(z, len(model.labels))
+
+
+def sigmoids(scores: _Floats, n_labels: int) -> _Floats:
+    """Return the probabilities of labels whose decision values are log odds, rows sum to 1.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (n, n_outputs), float64
+    n_labels : int
+        With two labels, there may be one output, of the second one.
+    """
+    z = finite(scores)
     p = _sigmoid(z)
-    if len(model.labels) == 1:
+    if n_labels == 1:
         return np.ones_like(p)
     if p.shape[1] == 1:
         return np.hstack([_sigmoid(-z), p])  # not 1 - p, which rounds small values to 0

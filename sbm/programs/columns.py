@@ -45,7 +45,7 @@ def columns(
     -------
     dict
         ``columns`` (a list of ``name``, ``kind`` and ``seen``, what was seen), ``lines`` (the same
-        as text), ``toml``, ``output``.
+        as text), ``toml``, ``warnings``, ``output``.
 
     Raises
     ------
@@ -57,11 +57,18 @@ def columns(
     with remote_terms(remote_timeout, progress.stage):
         sources, _ = find_sources(inputs, "unused.sbm", False, options, how.name)
     if not is_table(sources[0]):
-        raise DataError(f"{sources[0].shown} is not a table; its features have no columns")
+        what = "; name its format, as in --format csv" if sources[0].name == "-" else ""
+        raise DataError(f"{sources[0].shown} is not a table; its features have no columns{what}")
     prepare("reading", TABLES, {}, progress)
     table = sources[0].options.table
     for source in sources:
         fit_header(source)
+    if not table.columns and table.label is None:
+        raise DataError(
+            f"{sources[0].shown} has no columns: it is empty; a table begins with their names"
+        )
+    is_without_rows = all(column.kind == "empty" for column in table.columns)
+    warnings = [f"{sources[0].shown} has no cells below the names"] if is_without_rows else []
     found = [
         {"name": name, "kind": kind, "seen": ""}
         for name, kind in ((table.label, "label"), (table.weight, "weight"))
@@ -74,6 +81,6 @@ def columns(
         with open_atomically(Path(output)) as file:
             file.write(toml.encode())
     return {
-        "columns": found, "lines": list(table.lines()), "toml": toml,
+        "columns": found, "lines": list(table.lines()), "toml": toml, "warnings": warnings,
         "output": None if output is None else str(output),
     }  # fmt: skip

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
-from sbm.dataset.sources import naming_of_model, table_notes, unknown_words
+from sbm.dataset.sources import naming_of_model, require_tags, table_notes, unknown_words
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
@@ -31,6 +31,7 @@ from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
 from sbm.programs.frequencies import FrequencyCheck
+from sbm.programs.predictions import PredictionFile
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 
@@ -46,7 +47,8 @@ def predict(
     top: int = 1,
     probability: bool = False,
     confusion: Sequence[str | Path] = (),
-    format: str | None = None,  # noqa: A002  its name on the command line
+    id: str | None = None,  # noqa: A002  their names on the command line
+    format: str | None = None,  # noqa: A002
     labels: bool | None = None,
     strict: bool = False,
     threads: int | None = None,
@@ -65,7 +67,8 @@ def predict(
         names become ids as they did in the model's store.
     output : str or Path, optional
         File for one label or number per line, in the order of the input. The rows of a store have
-        the order of its text, without expired sources. ``-`` is standard output.
+        the order of its text, without expired sources. ``-`` is standard output. A name that ends
+        in ``.csv``, ``.tsv`` or ``.parquet`` gets a table of this format.
     decision : bool
         Write decision values instead of labels. With more than two classes there is one for each
         label, in ascending order of the labels, separated by spaces.
@@ -78,6 +81,9 @@ def predict(
         decision values.
     confusion : sequence of str or Path
         Files for the confusion matrix: a table (.tsv) or a picture (.png, needs matplotlib).
+    id : str, optional
+        Column whose cells are written beside the predictions; ``tag`` for the tags of Vowpal
+        Wabbit's text.
     format : str, optional
         Format of `data`, as for `sbm.split`.
     labels : bool, optional
@@ -101,12 +107,13 @@ def predict(
         about likely errors in the input), ``output``. For more than two classes there are
         ``macro_f1``, ``micro_f1``, ``top_n`` and ``top_accuracy`` instead of ``auc`` and
         ``pr_auc``, and ``confusion`` is a list of ``[true, predicted, rows]``; see
-        `sbm.models.metrics.MultiMetrics`. With `probability` there is ``log_loss`` and, for two
-        labels, ``brier``. For a table there is ``unknown_words``: by column, the number of cells
-        with a word that the model does not know. For regression there are ``rows``,
-        ``unlabelled_rows``, ``mse``, ``mae``, ``r2``, ``squared_correlation`` and the last four of
-        the first list. If no row has a label, there are only ``rows``, ``unlabelled_rows`` and
-        these four.
+        `sbm.models.metrics.MultiMetrics`. A model with probabilities of up to 64 labels (with
+        `probability`, of any number) also has ``log_loss`` and, for two labels, ``brier``, and
+        ``base_log_loss`` and ``base_brier`` of predicting the share of each label. For a table
+        there is ``unknown_words``: by column, the number of cells with a word that the model does
+        not know. For regression there are ``rows``, ``unlabelled_rows``, ``mse``, ``mae``, ``r2``,
+        ``squared_correlation`` and the last four of the first list. If no row has a label, there
+        are only ``rows``, ``unlabelled_rows`` and these four.
 
     Raises
     ------
@@ -137,7 +144,10 @@ def predict(
     )
     naming = naming_of_model(model)
     with remote_terms(remote_timeout, progress.stage):
-        sources = sources_of(data, naming, format, labels, words, strict, targets=not model.labels)
+        sources = sources_of(
+            data, naming, format, labels, words, strict, targets=not model.labels, tag=id
+        )
+    require_tags(id, sources, data)
     if sources is not None:
         for source in sources:
             source.window = LARGEST_WINDOW
@@ -152,15 +162,17 @@ def predict(
         in_order=output is not None, words=None if labels is False else words,
     )  # fmt: skip
     with opened(output) as file:
-        _write(answers.title(), file)
-        for y, begins, ends, indices, values in batches:
+        written = PredictionFile(output, file, answers, id)
+        written.start()
+        for y, begins, ends, indices, values, tags in batches:
             if labels is False:
                 y = np.full(len(y), np.nan)
             rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
             table.count(len(y))
             scores, missed = _decide(model, weights, begins, ends, indices, values)
             nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
-            _write(answers.add(y, scores), file)
+            written.add(y, scores, tags)
+        written.finish()
         notes = table_notes(sources or [])
     has_labels = unlabelled < rows or rows == 0
     if confusion and not has_labels:
@@ -180,7 +192,8 @@ def predict(
         + notes
         + _ids_for_names(naming, sources)
         + _new_words(words)
-        + _strange(model, nnz, unknown),
+        + _strange(model, nnz, unknown)
+        + _worse_than_base(answers.result() if has_labels else {}),
         "output": None if output is None else str(output),
         **unknown_words(sources or []),
     }
@@ -229,6 +242,15 @@ def _strange(model: Model, nnz: int, unknown: int) -> list[str]:
     kind = "names" if model.info.get("names") is not None else "ids"
     known = f"the model knows no feature of the input (it has feature {kind})"
     return [f"{known}; check the input and its format"]
+
+
+def _worse_than_base(result: Mapping[str, Any]) -> list[str]:
+    """Warn if the probabilities are worse than the share of each label."""
+    loss, base = result.get("log_loss"), result.get("base_log_loss")
+    if loss is None or not base or loss <= base:
+        return []
+    what = f"log-loss {loss:.6f}, base rate {base:.6f}"
+    return [f"the probabilities are worse than predicting the share of each label ({what})"]
 
 
 _ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
@@ -411,10 +433,3 @@ def opened(path: str | Path | None) -> Iterator[IO[bytes] | None]:
     else:
         with open_atomically(Path(path)) as file:
             yield file
-
-
-def _write(pieces: Iterable[str], file: IO[bytes] | None) -> None:
-    """Write text for a reader that may wait for it; without a file, nothing is generated."""
-    if file is not None:
-        file.writelines(piece.encode() for piece in pieces)
-        file.flush()

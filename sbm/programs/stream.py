@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from sbm.dataset.places import as_path
-from sbm.dataset.sources import refuse_skipped
+from sbm.dataset.sources import refuse_skipped, table_notes
 from sbm.engine.kernels import NAMES, prepare
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
-from sbm.inputs.formats import LIBSVM
+from sbm.inputs.formats import LIBSVM, open_inputs
+from sbm.inputs.options import InputOptions
 from sbm.inputs.text import expand_inputs
 from sbm.inputs.urls import remote_terms
 from sbm.models.model import Model, check_output
@@ -61,10 +62,11 @@ def stream(
         Loss, cost, memory, rounds, cache. When resuming, the default is the previous settings; only
         ``mem`` and ``threads`` may change.
     options : StreamOptions or dict, optional
-        ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``dtype``, ``on_error``,
-        ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options of ``sbm stream``. When
-        resuming, all but ``new_labels``, ``follow`` and ``idle_timeout`` default to the previous
-        ones.
+        ``classes``, ``new_labels``, ``format``, ``hash_bits``, ``quadratic`` (pairs with commas),
+        ``reading`` (keywords of `sbm.ReadOptions` for tables),
+        ``dtype``, ``on_error``, ``checkpoint_every``, ``follow``, ``idle_timeout``, as the options
+        of ``sbm stream``. When resuming, all but ``new_labels``, ``follow`` and ``idle_timeout``
+        default to the previous ones.
     resume : bool
         Resume the stream that made this model.
     is_stopped : callable
@@ -123,7 +125,11 @@ def stream(
         opened = until.enter_context(open_stream(path, settings, options, resume))
         if sources is None:
             sources = expand_inputs(opened.record["inputs"])
-        if choose_format(sources, opened.options.format) != LIBSVM:
+        kind = choose_format(sources, opened.options.format)
+        if opened.options.is_table:
+            named = [source.name for source in sources]
+            sources = open_inputs(named, InputOptions(kind))
+        elif kind != LIBSVM:
             prepare("reading names", NAMES, {}, progress)
         refuse_packed(sources, opened.options)
         try:
@@ -176,6 +182,8 @@ def _finish(one: Stream) -> tuple[Model, dict[str, Any]]:
         refuse_skipped(one.arrivals.sources)
     except DataError as error:
         raise DataError(f"{error}. The model of the other rows is in {one.path}") from None
+    for note in table_notes(one.arrivals.sources):
+        one.progress.stage(f"warning: {note}")
     if changed := next((s.changed for s in one.arrivals.sources if s.changed), ""):
         one.progress.stage(changed)
     one.progressive.tell()

@@ -37,7 +37,7 @@ from sbm.plain import dataclass
 from sbm.programs.reporting.picture import check_picture, draw_metric
 from sbm.programs.train import train
 from sbm.programs.training.checks import FirstLook, check_settings
-from sbm.programs.training.evaluation import choose_metric
+from sbm.programs.training.evaluation import base_rate, choose_metric
 from sbm.programs.training.fit import fit
 from sbm.programs.training.job import Job, StartPoint, TrainOptions
 from sbm.programs.training.ranks import WorkShare
@@ -202,7 +202,7 @@ class _Tuning(Job):
             for C in self.Cs for _ in range(n)
         ]  # fmt: skip
         metric = choose_metric(self.metric, problems[0], store)
-        self.grid = Grid(self.Cs, n, metric, problems)
+        self.grid = Grid(self.Cs, n, metric, problems, base_rate(metric, store))
         passes = one.max_passes
         if one.method == "columns":  # one C after the other, from the same first pass
             problems, passes = problems[:n], 1 + len(self.Cs) * one.max_passes

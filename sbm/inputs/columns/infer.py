@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sbm.inputs.columns.arrays import (
+    array_of,
+    floats_of,
+    integers_of,
+    string,
+    strings,
+    values_of,
+)
 from sbm.inputs.columns.cells import (
     DATES,
     NULL_WORDS,
@@ -68,7 +76,7 @@ def infer(name: str, sample: pa.Array, decimal: str | None = None) -> Column:
             name, "flag", "flags", seen=_missing("true or false", column.null_count, column)
         )
     if is_number(kind):
-        numbers = np.asarray(column.drop_null().to_numpy(zero_copy_only=False), np.float64)
+        numbers = np.asarray(floats_of(column.drop_null()), np.float64)
         numbers = numbers[~np.isnan(numbers)]
         if not len(numbers):
             return Column(name, "empty", seen="no values")
@@ -159,16 +167,16 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     counted = pc.value_counts(pc.ascii_trim_whitespace(column.drop_null()))
-    words, counts = counted.field("values"), counted.field("counts").to_numpy()
-    is_blank = pc.equal(words, "").to_numpy(zero_copy_only=False)
-    nulls = pc.is_in(words, value_set=pa.array(NULL_WORDS, words.type))
-    nulls = nulls.to_numpy(zero_copy_only=False)
+    words, counts = counted.field("values"), integers_of(counted.field("counts"))
+    is_blank = values_of(pc.equal(words, string("", words.type)))
+    nulls = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    nulls = values_of(nulls)
     n = len(column)
     if is_blank.all():
         return Column(name, "empty", seen="no values")
     # As words, only blank cells are missing.
     n_words, n_cells = int((~is_blank).sum()), int(counts[~is_blank].sum())
-    used = words.filter(pa.array(~nulls))
+    used = words.filter(array_of(~nulls))
     if len(used):
         counts_used = counts[~nulls]
         if are_flags(used):
@@ -178,8 +186,9 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
             return found
         if found := _of_date_words(name, column, used):
             return found
-    n_texts = pc.sum(pc.add(pc.count_substring_regex(words, r"\S\s+\S"), 1)).as_py() or 0
-    example = shorten(shown(words.filter(pa.array(~is_blank)), 0), 30)
+    gaps = pc.sum(pc.count_substring_regex(words, r"\S\s+\S")).as_py() or 0
+    n_texts = gaps + len(words)
+    example = shorten(shown(words.filter(array_of(~is_blank)), 0), 30)
     seen = f"{n_words:,} distinct words such as {example!r}"
     if n_cells < n:
         seen += f", {_percent(1 - n_cells / n)} missing"
@@ -195,7 +204,6 @@ def _of_number_words(
     name: str, column: pa.Array, words: pa.Array, counts: Any, decimal: str | None
 ) -> Column | None:
     """Return a column of numbers, unless too many of its words are none."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     numbers, are_numbers = parse_numbers(words, decimal or ".")
@@ -205,7 +213,7 @@ def _of_number_words(
         if counts[are_with_comma].sum() > counts[are_numbers].sum():
             numbers, are_numbers, used_decimal = with_comma, are_with_comma, ","
     share = counts[are_numbers].sum() / counts.sum()
-    others = words.filter(pa.array(~are_numbers))
+    others = words.filter(array_of(~are_numbers))
     if share < _NUMERIC_SHARE or len(others) > _MOST_OTHERS:
         return None
     if len(others) and pc.any(pc.match_substring_regex(others, r"\d")).as_py():
@@ -227,7 +235,7 @@ def _of_number_words(
             )
         else:
             has = pc.match_substring_regex(words, pattern)
-        n = int(counts[has.to_numpy(zero_copy_only=False) & are_numbers].sum())
+        n = int(counts[values_of(has) & are_numbers].sum())
         notes += [f"{_percent(n / total)} have {what}"] if n else []
     notes += ["decimal comma"] if used_decimal == "," else []
     if len(others):
@@ -239,10 +247,10 @@ def _of_number_words(
     if pc.any(pc.match_substring_regex(words, _LEADING_ZERO)).as_py():
         coded = "leading zeros"
     elif pc.any(pc.match_substring_regex(words, r"^[+-]?\d{16,}$")).as_py():
-        is_digits = pc.match_substring_regex(words, r"^[+-]?\d+$").to_numpy(zero_copy_only=False)
+        is_digits = values_of(pc.match_substring_regex(words, r"^[+-]?\d+$"))
         coded = _LONG if (abs(numbers[is_digits]) >= _FIRST_INEXACT).any() else ""
     places = pc.index_in(pc.ascii_trim_whitespace(column), value_set=words).drop_null()
-    every = numbers[places.to_numpy(zero_copy_only=False)]
+    every = numbers[integers_of(places)]
     every = every[~np.isnan(every)]
     if coded == "leading zeros" and len(words) == int(counts.sum()) >= _FEWEST_IDS:
         seen = f"{len(words):,} words of digits with leading zeros, all differ"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
 from sbm.plain import dataclass
@@ -17,6 +23,8 @@ from sbm.units import shorten
 # What each kind of column becomes.
 KINDS = {
     "number": "the value of the feature COLUMN",
+    "log1p": "COLUMN with log(1 + value), of both signs alike",
+    "bins": "COLUMN=[low,high) of quantile bins; bins:20 for another number than 10",
     "flag": "COLUMN with value 1 for true",
     "category": "COLUMN=word",
     "date": "COLUMN in years since 2000, COLUMN.month=1, COLUMN.weekday=Mon, COLUMN.hour=0",
@@ -30,15 +38,18 @@ KINDS = {
     "label": "the label of the row",
     "weight": "the weight of the row",
 }
-READ = ("number", "flag", "category", "date", "words", "ids", "vector", "empty")
+READ = ("number", "log1p", "bins", "flag", "category", "date", "words", "ids", "vector", "empty")
 CONTENTS = ("", "numbers", "flags", "words", "dates", "lists", "vectors")
 MISSING = "(missing)"  # the word of a missing cell
 RARE = "(rare)"  # the word that stands for all rare words of a column
 
 _LABELS = ("label", "y", "target")  # default names of the label column
 _SHOWN = 6  # names listed from either end of many
+_MOST_PROBLEMS = 8  # in a message
 _MOST_COMPARED = 20_000  # names to search for the nearest; more would take seconds
 _LARGEST_VECTOR = 1 << 20  # elements
+_BINS, _MOST_BINS = 10, 1000
+_OF_NUMBERS = ("number", "log1p", "bins")  # kinds that numbers may have
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class Column:
     pattern: str = ""  # format of dates that are text, for strptime; empty for ISO 8601
     has_time: bool = False  # whether dates have a time of day
     size: int = 0  # length of a vector
+    edges: tuple[float, ...] = ()  # between bins
     seen: str = ""  # what the inference saw, for people
 
     @property
@@ -61,14 +73,14 @@ class Column:
 
     def record(self) -> dict[str, Any]:
         """Return the column as JSON, without defaults."""
-        values = {name: getattr(self, name) for name in _STORED}
+        values = {name: getattr(self, name) for name in _STORED} | {"edges": [*self.edges]}
         return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
 
 
-_STORED = ("name", "kind", "content", "decimal", "pattern", "has_time", "size")
+_STORED = ("name", "kind", "content", "decimal", "pattern", "has_time", "size", "edges")
 _DEFAULTS: dict[str, Any] = {
     "name": None, "kind": None, "content": "", "decimal": ".", "pattern": "", "has_time": False,
-    "size": 0,
+    "size": 0, "edges": [],
 }  # fmt: skip
 
 
@@ -118,12 +130,16 @@ class Asked:
     label, weight : str, optional
         Names of columns.
     kinds : tuple of (str, str, str)
-        Pattern of names, a key of `KINDS`, and the option, for messages. Later ones override.
+        Pattern of names, a key of `KINDS` (or ``bins:N``), and the option, for messages. Later ones
+        override.
+    crosses : tuple of (str, str)
+        Columns whose features are multiplied.
     """
 
     label: str | None = None
     weight: str | None = None
     kinds: tuple[tuple[str, str, str], ...] = ()
+    crosses: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -134,6 +150,7 @@ class Asked:
         exclude: Iterable[str],
         column: Mapping[str, str] | Iterable[str],
         columns: str | Path | None,
+        crosses: Iterable[str] = (),
     ) -> Asked:
         """Return what the options of a command say.
 
@@ -151,7 +168,7 @@ class Asked:
         listed += [(name, kind, "column") for name, kind in pairs]
         kinds = []
         for names, kind, option in listed:
-            if kind not in KINDS:
+            if base_kind(kind) not in KINDS:
                 raise SettingsError(
                     f"kind {kind!r} of column {names} is unknown{nearest(kind, list(KINDS))}; "
                     f"expected one of {', '.join(KINDS)}"
@@ -162,7 +179,7 @@ class Asked:
                 weight = weight or names
             else:
                 kinds.append((names, kind, option))
-        return cls(label, weight, tuple(kinds))
+        return cls(label, weight, tuple(kinds), tuple(map(_read_cross, crosses)))
 
     def kind_of(self, name: str) -> str | None:
         """Return the kind that the user wants for a column, if any."""
@@ -170,13 +187,83 @@ class Asked:
         return found[-1] if found else None
 
     def refuse_unmatched(self, names: Sequence[str], place: str) -> None:
-        """Raise `DataError` if an option names a column that is not among `names`."""
-        known = set(names)
+        """Raise `DataError` if options name columns that are not among `names`."""
+        known, problems = set(names), Problems(place)
         for pattern, _, option in self.kinds:
             parts = [part.strip() for part in pattern.split(",")]
             for part in [pattern] if pattern in known else parts:
                 if not (part in known or fnmatch.filter(names, part)):
-                    raise DataError(f"{place}: found {no_column(part, names, option)}")
+                    problems.add(f"found {no_column(part, names, option)}")
+        for name in (name for pair in self.crosses for name in pair):
+            if name not in known:
+                problems.add(f"found {no_column(name, names, 'cross')}")
+        problems.check()
+
+
+class Problems:
+    """Collects the problems of a file, to report them together.
+
+    Parameters
+    ----------
+    place : str
+        Begin of messages.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place, self._found = f"{place}: ", list[str]()
+
+    def add(self, problem: str) -> None:
+        """Note a problem, once."""
+        problem = problem.removeprefix(self._place)
+        self._found += [] if problem in self._found else [problem]
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a `DataError`, and go on."""
+        try:
+            yield
+        except DataError as error:
+            self.add(str(error))
+
+    def check(self) -> None:
+        """Raise `DataError` with all problems, if there are some."""
+        if self._found:
+            more = len(self._found) - _MOST_PROBLEMS
+            shown = "; ".join(self._found[:_MOST_PROBLEMS])
+            raise DataError(f"{self._place}{shown}" + (f"; and {more} more" if more > 0 else ""))
+
+
+def base_kind(kind: str) -> str:
+    """Return a kind without its argument: ``bins`` for ``bins:20``."""
+    base, colon, argument = kind.partition(":")
+    if not colon:
+        return kind
+    if base != "bins" or not argument.isdecimal() or not 2 <= int(argument) <= _MOST_BINS:
+        raise SettingsError(
+            f"kind {kind!r} is invalid; bins may have a number from 2 to {_MOST_BINS}, as in "
+            "bins:20"
+        )
+    return base
+
+
+def edges_of(numbers: npt.NDArray[np.float64], kind: str) -> tuple[float, ...]:
+    """Return the edges between quantile bins of numbers, each once; nan is ignored."""
+    n = int(kind.partition(":")[2] or _BINS)
+    some = numbers[np.isfinite(numbers)]
+    if not len(some):
+        return ()
+    edges = np.unique(np.quantile(some, np.arange(1, n) / n, method="inverted_cdf"))
+    return tuple(edges[edges > some.min()].tolist())
+
+
+def _read_cross(text: str) -> tuple[str, str]:
+    first, colon, second = text.partition(":")
+    if not (first and colon and second) or first == second:
+        raise SettingsError(
+            f"cross is {text!r}; expected two columns, as in --cross campaign:device (of Vowpal "
+            "Wabbit's text: --quadratic ab)"
+        )
+    return first, second
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -242,13 +329,24 @@ def from_record(record: Any) -> list[Column]:
             or type(values["has_time"]) is not bool
             or type(values["size"]) is not int
             or not 0 <= values["size"] <= _LARGEST_VECTOR
+            or not _are_edges(values["edges"])
         ):
             raise ValueError(f"column {str(one)[:80]} is invalid")
-        found.append(Column(**{name: values[name] for name in _STORED}))
+        values = {name: values[name] for name in _STORED}
+        found.append(Column(**(values | {"edges": tuple(values["edges"])})))
     names = [column.name for column in found]
     if len(set(names)) < len(names):
         raise ValueError("two columns have the same name")
     return found
+
+
+def _are_edges(edges: Any) -> bool:
+    """Whether this is a list of ascending numbers."""
+    if not isinstance(edges, list) or len(edges) >= _MOST_BINS:
+        return False
+    if not all(type(edge) is float and math.isfinite(edge) for edge in edges):
+        return False
+    return all(a < b for a, b in itertools.pairwise(edges))
 
 
 def find_roles(
@@ -280,7 +378,7 @@ def find_roles(
             f"{place}: found a column without a name; add one (with pandas, write "
             "to_csv(index=False))"
         )
-    features = set(known)
+    features, problems = set(known), Problems(place)
     given = _LABELS if asked.label is None else (asked.label,)
     found = [name for name in given if name in names and name not in features]
     if len(found) > 1 or (not found and needs_label):
@@ -293,11 +391,12 @@ def find_roles(
             what += "the label column with --label"
             if place.endswith(":1") and any(map(_looks_like_a_value, names)):
                 what += ". If the first line has no names, use --no-header"
-        raise DataError(f"{place}: found {what}")
+        problems.add(f"found {what}")
     label = found[0] if found else None
     weight = asked.weight if asked.weight in names else None
     if asked.weight is not None and weight is None and needs_label:
-        raise DataError(f"{place}: found {no_column(asked.weight, names, 'weight')}")
+        problems.add(f"found {no_column(asked.weight, names, 'weight')}")
+    problems.check()
     if label is not None and label == weight:
         raise DataError(
             f"{place}: column {label} is both the label and the weight; choose another with "
@@ -361,11 +460,11 @@ def with_kind(column: Column, kind: str, names_option: str) -> Column:
     fits = {
         "words": column.content in ("lists", "words", "numbers", ""), "ids": is_list,
         "vector": column.content == "vectors",
-        **dict.fromkeys(("number", "flag", "category", "date"), not is_list),
-    }.get(kind, True)  # fmt: skip
+        **dict.fromkeys((*_OF_NUMBERS, "flag", "category", "date"), not is_list),
+    }.get(base_kind(kind), True)  # fmt: skip
     if not fits:
         raise DataError(
             f"column {shorten(column.name)} cannot be read as {kind} ({column.seen}); leave out "
             f"--{names_option} {shorten(column.name)}"
         )
-    return replace(column, kind=kind, seen=f"{column.seen}; {kind} as you say")
+    return replace(column, kind=base_kind(kind), seen=f"{column.seen}; {kind} as you say")

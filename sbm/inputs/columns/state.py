@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sbm.errors import DataError, SettingsError
+from sbm.inputs.columns.cells import numbers_of, simplified
 from sbm.inputs.columns.convert import Converter
 from sbm.inputs.columns.infer import infer
 from sbm.inputs.columns.kinds import (
@@ -14,7 +15,10 @@ from sbm.inputs.columns.kinds import (
     Asked,
     Column,
     Dialect,
+    Problems,
+    base_kind,
     different_columns,
+    edges_of,
     find_roles,
     from_record,
     refuse_ambiguous,
@@ -61,6 +65,7 @@ class Columns:
     def __init__(self, asked: Asked, dialect: Dialect, strict: bool = False) -> None:
         self.asked, self.dialect, self.strict = asked, dialect, strict
         self.columns: list[Column] = []
+        self.crosses = [*asked.crosses]
         self.label, self.weight = asked.label, asked.weight
         self._words: WordTable | None = None
         self.grows, self.whose = True, ""
@@ -91,6 +96,7 @@ class Columns:
         record: dict[str, Any] = {
             "label": self.label, "weight": self.weight, "dialect": self.dialect.record(),
             "columns": [column.record() for column in columns],
+            "crosses": [[*pair] for pair in self.crosses] or None,
         }  # fmt: skip
         return {key: value for key, value in record.items() if value not in (None, {})}
 
@@ -106,12 +112,18 @@ class Columns:
             The record is invalid, or options contradict it.
         """
         label, weight = record.get("label"), record.get("weight")
-        given = record.get("dialect", {})
+        given, crosses = record.get("dialect", {}), record.get("crosses", [])
         try:
             self.columns = from_record(record.get("columns"))
             if not all(name is None or isinstance(name, str) for name in (label, weight)):
                 raise ValueError("names of columns are not text")
             before = Dialect(**given)
+            known = {column.name for column in self.columns}
+            if not isinstance(crosses, list) or not all(
+                isinstance(pair, list) and len(pair) == 2 and known.issuperset(pair)
+                for pair in crosses
+            ):
+                raise ValueError("crosses are not pairs of columns")
         except (ValueError, TypeError, SettingsError) as error:
             raise SettingsError(
                 f"the columns in {whose} are invalid ({error}); split the data again"
@@ -123,10 +135,20 @@ class Columns:
                 f"{'without --weight' if weight is None else f'with --weight {weight}'}; omit it"
             )
         self.weight = weight
+        self.crosses = [(first, second) for first, second in crosses]
+        if self.asked.crosses and [*self.asked.crosses] != self.crosses:
+            raise SettingsError(
+                f"cross differs from the crosses of {whose}; omit it, or split the data again"
+            )
         kinds = {column.name: column.kind for column in self.columns}
         for name, kind in kinds.items():
             wanted = self.asked.kind_of(name)
-            if wanted not in (None, kind) and kind != "empty" and wanted != "ignored":
+            if (
+                wanted is not None
+                and base_kind(wanted) != kind
+                and kind != "empty"
+                and (wanted != "ignored")
+            ):
                 raise SettingsError(
                     f"column {name} is to be read as {wanted}, but {whose} has it as {kind}; omit "
                     "that option, or split the data again"
@@ -163,13 +185,7 @@ class Columns:
         """
         roles = self._find_roles(names, place, needs_label)
         if not self.columns:
-            self.columns = [
-                self._infer(name, cells, place)
-                for name, cells in head().items()
-                if name not in roles
-            ]
-            refuse_ambiguous(self.columns, place)
-            self._refuse_only_text(place, needs_label)
+            self.columns = self._infer_all(head(), roles, place, needs_label)
         elif self.grows and any(c.kind == "empty" and c.name in names for c in self.columns):
             cells = head()
             self.columns = [
@@ -181,6 +197,33 @@ class Columns:
         if place not in self._checked:
             self._compare([name for name in names if name not in roles], place, needs_label)
             self._checked.add(place)
+
+    def _infer_all(
+        self, head: Mapping[str, pa.Array], roles: set[str | None], place: str, needs_label: bool
+    ) -> list[Column]:
+        """Return the columns of the first table. Raises `DataError` with all their problems."""
+        columns, problems = [], Problems(place)
+        for name, cells in head.items():
+            if name not in roles:
+                with problems.noted():
+                    columns.append(self._infer(name, cells, place))
+        for check in (refuse_ambiguous, self._refuse_crosses):
+            with problems.noted():
+                check(columns, place)
+        problems.check()
+        self._refuse_only_text(columns, place, needs_label)
+        return columns
+
+    def _refuse_crosses(self, columns: Sequence[Column], place: str) -> None:
+        """Raise `DataError` if a column that is crossed has no features, or lists of them."""
+        kinds = {column.name: column.kind for column in columns}
+        for name in (name for pair in self.crosses for name in pair):
+            kind = kinds.get(name, "no feature")
+            if kind in ("words", "ids", "vector", "id", "text", "ignored", "no feature"):
+                raise DataError(
+                    f"{place}: column {shorten(name)} cannot be crossed, as it is {kind}; "
+                    f"--column {shorten(name)}=category makes words of it"
+                )
 
     def names_only(self) -> Columns:
         """Return columns for `check_names` of several tables."""
@@ -204,9 +247,14 @@ class Columns:
         """Find the columns of labels and weights, and return them."""
         features = [column.name for column in self.columns if column.is_read]
         asked = Asked(self.label, self.weight, self.asked.kinds)
-        label, weight = find_roles(names, asked, place, needs_label, features)
+        label = weight = None
+        problems = Problems(place)
+        with problems.noted():
+            label, weight = find_roles(names, asked, place, needs_label, features)
         if not self.columns:
-            self.asked.refuse_unmatched(names, place)
+            with problems.noted():
+                self.asked.refuse_unmatched(names, place)
+        problems.check()
         self.label = label if self.label is None else self.label
         return {label, weight, self.label}
 
@@ -216,14 +264,18 @@ class Columns:
         if wanted is None or wanted == column.kind:
             return column
         try:
-            return with_kind(column, wanted, "column")
+            found = with_kind(column, wanted, "column")
+            if found.kind == "bins":
+                numbers, _ = numbers_of(simplified(cells), column.decimal)
+                found = replace(found, edges=edges_of(numbers, wanted))
+            return found
         except DataError as error:
             raise DataError(f"{place}: {error}") from error
 
-    def _refuse_only_text(self, place: str, needs_label: bool) -> None:
+    def _refuse_only_text(self, columns: Sequence[Column], place: str, needs_label: bool) -> None:
         """Raise `DataError` if no column becomes features."""
-        texts = [column.name for column in self.columns if column.kind == "text"]
-        if needs_label and texts and not any(column.is_read for column in self.columns):
+        texts = [column.name for column in columns if column.kind == "text"]
+        if needs_label and texts and not any(column.is_read for column in columns):
             raise DataError(
                 f"{place}: column {shorten(texts[0])}, the only feature, holds texts. Raw text is "
                 "not read; turn it into features first (see Raw text in docs/inputs.md)"
@@ -259,7 +311,7 @@ class Columns:
         read = [column for column in self.columns if column.is_read]
         if self._converter is None or self._converter.columns != read:
             before = None if self._converter is None else self._converter.seen
-            self._converter = Converter(read, self.words, self.grows, self._n_known)
+            self._converter = Converter(read, self.words, self.grows, self._n_known, self.crosses)
             if before is not None:
                 self._converter.seen |= before
         return self._converter

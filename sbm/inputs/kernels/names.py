@@ -37,6 +37,8 @@ ROUNDED = 10
 _ENDS_WORD = np.zeros(256, np.bool_)
 _ENDS_WORD[[9, 10, 32, 58, 124]] = True  # tab, newline, space, colon, bar
 
+_ANY = np.uint8(58)  # a colon
+_FNV = np.uint64(16777619)  # the prime that Vowpal Wabbit multiplies ids of pairs by
 _MASK32 = np.uint64(0xFFFFFFFF)
 _C1 = np.uint64(0xCC9E2D51)
 _C2 = np.uint64(0x1B873593)
@@ -199,7 +201,44 @@ def _parse_label(text, begin, bar, bits, limit, exact):
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names, bits):
+def _add_pairs(start, nnz, limit, mask, ids, values, names, n_names, letters, pairs):
+    """Append the products of the features of some namespaces to a row that begins at `start`.
+
+    The id is that of Vowpal Wabbit: the first one times the prime of FNV, exclusive or the second
+    one. Returns (nnz, n_names, whether a product is too large); as `_parse_features`, if the room
+    is too small.
+    """
+    end = nnz
+    first_name = n_names - (end - start)  # of the row
+    for k in range(pairs.shape[0]):
+        a, b = pairs[k, 0], pairs[k, 1]
+        for i in range(start, end):
+            if letters[i] != a and a != _ANY:
+                continue
+            for j in range(i if a == b else start, end):
+                if letters[j] != b and b != _ANY:
+                    continue
+                x = values[i] * values[j]
+                if not abs(x) <= limit:
+                    return nnz, n_names, True
+                if x == 0.0:
+                    continue
+                if nnz == len(ids) or n_names == len(names) > 0:
+                    return np.int64(len(ids) + 1), n_names, False
+                h = (np.uint64(ids[i]) * _FNV) ^ np.uint64(ids[j])
+                ids[nnz] = np.int64(h & np.uint64(mask))
+                values[nnz] = x
+                if len(names):
+                    behind = names[first_name + j - start, 1] + 1
+                    names[n_names, 0] = ids[nnz]
+                    names[n_names, 1] = names[first_name + i - start, 1] | behind << 32
+                    n_names += 1
+                nnz += 1
+    return nnz, n_names, False
+
+
+@njit(nogil=True, error_model="numpy")
+def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names, letters, bits):
     """Parse ``|[namespace[:weight]] [name[:value]]...`` at text[p:end].
 
     Returns (nnz, n_names, error code, position of the error). If the room is too small, nnz exceeds
@@ -207,6 +246,7 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
     """
     seed = np.uint64(0)
     scale = 1.0
+    letter = np.uint8(32)  # of the namespace without a name
     while p < end:
         c = text[p]
         if c == 32 or c == 9:
@@ -229,6 +269,7 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
             if name_end == begin and text[name_end] == 58:
                 return nnz, n_names, NO_NAME, begin
             seed = _hash_name(text, begin, name_end, np.uint64(0))
+            letter = text[begin] if name_end > begin else np.uint8(32)
             scale = x
             continue
         if name_end == begin:
@@ -242,6 +283,8 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
             return np.int64(len(ids) + 1), n_names, OK, p
         ids[nnz] = np.int64(_hash_name(text, begin, name_end, seed) & np.uint64(mask))
         values[nnz] = x
+        if len(letters):
+            letters[nnz] = letter
         if len(names):
             names[n_names, 0], names[n_names, 1] = ids[nnz], begin
             n_names += 1
@@ -265,6 +308,8 @@ def parse(
     ids,
     values,
     names,
+    letters,
+    pairs,
     errors,
     notes,
     bits,
@@ -287,7 +332,12 @@ def parse(
         As in the kernel for LIBSVM text.
     labels, weights, indptr, ids, values : arrays, filled in place
     names : (as long as ids, or 0, 2) int64, filled in place
-        Id and position of each feature in the order of the text.
+        Id and position of each feature in the order of the text. Of a product, the position of
+        the first feature, and 2^32 times that of the second one plus 1.
+    letters : (as long as ids, or 0) uint8, filled in place
+        First letter of the namespace of each feature, if there are pairs.
+    pairs : (n_pairs, 2) uint8
+        First letters of namespaces whose features are multiplied; a colon for all.
     errors : (k, 3) int64, filled in place
         Line, code and position of the first k invalid lines.
     notes : (7,) int64, zeros, filled in place
@@ -341,9 +391,15 @@ def parse(
             behind = text[end]
             text[end] = 10
             nnz, n_names, code, where = _parse_features(
-                text, bar, end, limit, mask, ids, values, nnz, names, n_names, bits
+                text, bar, end, limit, mask, ids, values, nnz, names, n_names, letters, bits
             )
             text[end] = behind
+        if code == OK and len(pairs) and nnz <= len(ids):
+            nnz, n_names, is_large = _add_pairs(
+                start, nnz, limit, mask, ids, values, names, n_names, letters, pairs
+            )
+            if is_large:
+                code, where = OUT_OF_RANGE, bar
         if nnz > len(ids):
             return np.int64(-1), nnz, line, False, n_errors, n_names
         if code == OK:

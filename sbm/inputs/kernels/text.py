@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from sbm.inputs.kernels.numbers import TEN, as_float, load_word, nearest_double, trailing_zeros
 from sbm.store.kernels.sorting import heap_sort
 
 # Error codes; sbm/inputs/libsvm.py has the messages, in this order.
@@ -44,29 +45,6 @@ FIRST_ROUNDED = 2.0**53  # whole numbers from here on may not be a float64
 _EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
 LABEL = np.int64(-1)  # feature id that marks the label in the list of hard numbers
 
-
-def _powers_of_five():
-    """Return the leading 128 bits of 5^q for q in [-342, 308], high and low words.
-
-    Negative powers are rounded up and positive ones down, as the error bound of the conversion
-    requires (Lemire, "Number parsing at a gigabyte per second", 2021, section 5).
-    """
-    high, low = [], []
-    for q in range(-342, 309):
-        if q < 0:
-            divisor = 5**-q
-            bits = divisor.bit_length()
-            power = 2 ** (bits + 127 if q >= -27 else 2 * bits + 128) // divisor + 1
-        else:
-            power = 5**q << 128
-        power >>= power.bit_length() - 128
-        high.append(power >> 64)
-        low.append(power & (2**64 - 1))
-    return np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
-
-
-_FIVE_HIGH, _FIVE_LOW = _powers_of_five()
-_TEN = np.array([float(10**k) for k in range(23)])  # exact in float64
 _TEN_INTEGER = np.array([10**k for k in range(20)], np.uint64)
 
 
@@ -89,10 +67,7 @@ _U1 = np.uint64(1)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
 _U32 = np.uint64(32)
-_U63 = np.uint64(63)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_LOW32 = np.uint64(0xFFFFFFFF)
-_LOW9 = np.uint64(0x1FF)
 _ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
 _LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
@@ -100,89 +75,6 @@ _TOPS = np.uint64(0x8080808080808080)
 _LOW52 = np.uint64(0x000FFFFFFFFFFFFF)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
-
-
-@njit(nogil=True, error_model="numpy")
-def _multiply(a, b):
-    """Return the high and low words of the 128-bit product of two uint64."""
-    a0, a1 = a & _LOW32, a >> _U32
-    b0, b1 = b & _LOW32, b >> _U32
-    low = a0 * b0
-    middle = a1 * b0 + (low >> _U32)
-    cross = a0 * b1 + (middle & _LOW32)
-    return a1 * b1 + (middle >> _U32) + (cross >> _U32), (cross << _U32) | (low & _LOW32)
-
-
-@njit(nogil=True, error_model="numpy")
-def _nearest_double(w, q):
-    """Return the bits of the float64 nearest to w 10^q; w > 0, q <= 308.
-
-    Multiplies the normalised decimal significand by 128 bits of 5^q (Lemire 2021, algorithm 1).
-    Mushtak and Lemire, "Fast number parsing without fallback", 2023, prove that these bits suffice.
-    """
-    if q < -342:
-        return _U0
-    shift = 0
-    while w >> _U63 == _U0:
-        w <<= _U1
-        shift += 1
-    high, low = _multiply(w, _FIVE_HIGH[q + 342])
-    if high & _LOW9 == _LOW9:
-        extra, _ = _multiply(w, _FIVE_LOW[q + 342])
-        low += extra
-        if low < extra:
-            high += _U1
-    upper = high >> _U63
-    drop = upper + _U9
-    mantissa = high >> drop
-    exponent = ((217706 * q) >> 16) + 63 + np.int64(upper) - shift + 1023
-    if exponent <= 0:
-        if exponent <= -63:
-            return _U0
-        mantissa >>= np.uint64(1 - exponent)
-        # A carry into bit 52 gives the correct exponent 1.
-        return (mantissa + (mantissa & _U1)) >> _U1
-    if low <= _U1 and -4 <= q <= 23 and mantissa & np.uint64(3) == _U1 and mantissa << drop == high:
-        mantissa &= ~_U1  # exactly half way: round to even
-    mantissa = (mantissa + (mantissa & _U1)) >> _U1
-    if mantissa >= _BIT53:
-        mantissa = _BIT52
-        exponent += 1
-    if exponent >= 2047:
-        return np.uint64(0x7FF0000000000000)
-    return (mantissa & ~_BIT52) | (np.uint64(exponent) << np.uint64(52))
-
-
-@intrinsic
-def _load_word(typing_context, array, position):
-    """Load eight bytes from any position of a byte array as an integer."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.gep(data, [arguments[1]])
-        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(array, types.intp), generate
-
-
-@intrinsic
-def _as_float(typing_context, bits):
-    """Return the float64 with the given bits."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.uint64), generate
-
-
-@intrinsic
-def _trailing_zeros(typing_context, number):
-    """Return the number of trailing zero bits of a 64-bit integer; 64 for 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
 
 
 @intrinsic
@@ -207,9 +99,9 @@ def _short_integer(text, p):
     digits are shifted to the end of the word, after zeros, and combined to pairs, fours and eight
     (method of Lemire and Mula, as in simdjson).
     """
-    word = _load_word(text, p) ^ _ZEROS
+    word = load_word(text, p) ^ _ZEROS
     others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
-    n = _trailing_zeros(others) >> np.uint64(3)
+    n = trailing_zeros(others) >> np.uint64(3)
     if n == _U0:
         return _U0, np.int64(0)
     word <<= np.uint64(64) - (n << np.uint64(3))
@@ -252,10 +144,7 @@ def parse_short_number(text, p):
             w = w * _TEN_INTEGER[last] + fraction
         q += 1 + decimals
         n += decimals
-        if w < _BIT53:
-            x = np.float64(w) / _TEN[decimals]
-        else:
-            x = _as_float(_nearest_double(w, -decimals))
+        x = np.float64(w) / TEN[decimals] if w < _BIT53 else as_float(nearest_double(w, -decimals))
     else:
         x = np.float64(w)
     if n == 0 or not _ends_token(text[q]):
@@ -346,14 +235,14 @@ def parse_number(text, p, bits, limit):
         x = 0.0
     elif w < _BIT53 and not truncated and -22 <= q <= 22:
         x = float(w)
-        x = x / _TEN[-q] if q < 0 else x * _TEN[q]
+        x = x / TEN[-q] if q < 0 else x * TEN[q]
     elif q > 308:
         return 0.0, p, OUT_OF_RANGE
     else:
-        bits[0] = _nearest_double(w, q)
+        bits[0] = nearest_double(w, q)
         x = bits.view(np.float64)[0]
         if truncated:
-            bits[0] = _nearest_double(w + _U1, q)
+            bits[0] = nearest_double(w + _U1, q)
             above = bits.view(np.float64)[0]
             if x <= limit and above > limit:
                 if _is_too_large(text, begin, limit):
@@ -406,7 +295,7 @@ def _token_end(text, p, window, ends):
     while ends == _U0:
         window += 64
         ends = _find_ends(text, window)
-    return window + np.int64(_trailing_zeros(ends)), window, ends
+    return window + np.int64(trailing_zeros(ends)), window, ends
 
 
 @njit(nogil=True, error_model="numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from sbm.dataset.coding import CodedText, Labels
 from sbm.dataset.newlabels import NewLabels
 from sbm.errors import DataError
-from sbm.inputs.formats import FORMATS, LIBSVM
+from sbm.inputs.formats import FORMATS, LIBSVM, read_pieces
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.options import InputOptions
@@ -78,8 +79,8 @@ class TextOptions:
     skip: bool  # whether to skip malformed lines
     parsers: int  # number of threads
     largest_line: int  # maximum bytes per line
-    format: str = LIBSVM  # a key of `FORMATS` that has a parser
-    hash_bits: int | None = None
+    format: str = LIBSVM  # a key of `FORMATS`
+    reading: InputOptions = field(default_factory=InputOptions)
 
 
 @dataclass(frozen=True)
@@ -257,14 +258,14 @@ class Arrivals:
             return CodedText.of(parsed, self.ids, self._buffers)
 
         options, kind = self._options, FORMATS[self._options.format]
-        targets = self.labels is None or self._unlabelled
-        assert kind.parser is not None
-        parse = kind.parser(InputOptions(hash_bits=options.hash_bits, targets=targets))
-        pieces = convert_sources(
-            self.sources, self._pool, coded, ahead=options.parsers + 1, dtype=options.dtype,
-            parse=parse, skip=options.skip, largest_line=options.largest_line,
-            reasons=kind.reasons, patience=self.patience,
-        )  # fmt: skip
+        if kind.parser is None:
+            pieces = self._convert_tables(coded)
+        else:
+            pieces = convert_sources(
+                self.sources, self._pool, coded, ahead=options.parsers + 1, dtype=options.dtype,
+                parse=kind.parser(options.reading), skip=options.skip,
+                largest_line=options.largest_line, reasons=kind.reasons, patience=self.patience,
+            )  # fmt: skip
         for source, text in pieces:
             if all(source is not one for one in self.sources):  # it replaced a file
                 self.sources.append(source)
@@ -277,6 +278,37 @@ class Arrivals:
             )  # fmt: skip
             if refusal is not None:
                 raise refusal
+
+    def _convert_tables(
+        self, convert: Callable[[ParsedText], CodedText]
+    ) -> Generator[tuple[Source, CodedText]]:
+        """Yield the rows of tables; positions count rows, and rows before them are read again."""
+        options = self._options
+        for source in self.sources:
+            left = source.done.rows + source.done.skip  # rows of an earlier process
+            source.done = SourceProgress()
+            pieces = read_pieces(source, options.dtype, options.largest_line)
+            with contextlib.closing(pieces):
+                for piece in pieces:
+                    parsed, done = piece.parsed, source.done
+                    if piece.problems and not options.skip:
+                        raise DataError(piece.problems[0])
+                    source.problems += piece.problems[: 20 - len(source.problems)]
+                    n = len(parsed.labels)
+                    old = min(left, n)
+                    left -= old
+                    source.before = replace(done, rows=done.rows + old)
+                    source.done = SourceProgress(
+                        piece.read,
+                        done.lines + parsed.n_lines,
+                        done.rows + n,
+                        done.skipped + parsed.n_errors,
+                    )
+                    source.parsed = piece.read
+                    if old < n:
+                        yield source, convert(parsed.behind(old))
+                    if self.patience.is_over():
+                        return
 
     def _encode(self, text: CodedText, source: Source) -> tuple[npt.NDArray[Any], DataError | None]:
         """Convert labels to class codes or targets, up to the first invalid one.

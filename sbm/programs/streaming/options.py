@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from sbm.dataset.options import ReadOptions
 from sbm.engine.memory import BASE_FRAC
 from sbm.errors import SettingsError, StoreError
 from sbm.inputs.formats import FORMATS, LIBSVM, format_of, with_hash_bits
+from sbm.inputs.nametable import LabelWords
 from sbm.inputs.options import InputOptions
 from sbm.inputs.packed import is_packed
 from sbm.inputs.text import Source
@@ -42,17 +44,21 @@ def choose_format(sources: Sequence[Source], chosen: str | None) -> str:
             "one format, or give --format"
         )
     name = chosen or next(iter(kinds), LIBSVM)
-    if FORMATS[name].parser is None:
+    if FORMATS[name].parser is None and FORMATS[name].opener is None:
         place = kinds.get(name, "the input")
         raise SettingsError(
-            f"{place} is {name}, but sbm stream reads only lines of LIBSVM and Vowpal Wabbit's "
-            "text; use sbm split and sbm train instead"
+            f"{place} is {name}, which sbm stream does not read; use sbm split and sbm train"
         )
     return name
 
 
 def refuse_packed(sources: Sequence[Source], options: StreamOptions) -> None:
-    """Check that the last file is not compressed if it is to be followed."""
+    """Check that the last file is text that can be followed, if it is to be."""
+    if options.follow and options.is_table:
+        raise SettingsError(
+            f"{sources[-1].name if sources else 'the input'} is a table, which cannot be followed; "
+            "leave out --follow, or pipe its rows and read them as -"
+        )
     if options.follow and sources and is_packed(sources[-1].name):
         raise SettingsError(
             f"{sources[-1].name} is compressed and cannot be followed; leave out "
@@ -148,6 +154,7 @@ def _as_before(
 
 
 ROUNDS = 3  # as in the paper's SBM-in-3
+_NO_NAMES = 1 << 30  # bytes for a file of names, which tables do not have
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,10 @@ class StreamOptions:
     new_labels: bool = False
     format: str | None = None  # of all files, libsvm or vw. Default: from their names
     hash_bits: int | None = None  # number of bits of hashed feature names
+    # pairs of first letters of namespaces of VW text whose features are multiplied, with commas
+    quadratic: str = ""
+    # how tables are read: keywords of `sbm.ReadOptions`
+    reading: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"  # one of "float32", "float64"; type of values other than 1
     on_error: str = "fail"  # one of "fail", "skip"; what to do with a malformed line
     # seconds (``60s``, ``5m``) or rows (``100000rows``) between checkpoints
@@ -174,11 +185,21 @@ class StreamOptions:
             refuse_unknown(name, str(getattr(self, name)), known)
         if self.format is not None:
             refuse_unknown("format", self.format, FORMATS)
-        if self.format is not None and FORMATS[self.format].has_names:
+        if self.reading and self.format is not None and not self.is_table:
+            raise SettingsError(
+                f"{min(self.reading)} applies to tables, and the input is {self.format}; leave it "
+                "out"
+            )
+        if self.format is not None and FORMATS[self.format].has_names and not self.is_table:
             bits = with_hash_bits(InputOptions(hash_bits=self.hash_bits)).hash_bits
             object.__setattr__(self, "hash_bits", bits)
+        elif self.format is not None and self.quadratic:
+            raise SettingsError(f"quadratic does not apply to {self.format} text; leave it out")
         elif self.format is not None and self.hash_bits is not None:
             raise SettingsError(f"hash_bits does not apply to {self.format} text; leave it out")
+        for pair in self.pairs:
+            if len(pair.encode()) != 2:
+                raise SettingsError(f"quadratic is {pair!r}; expected two letters, as in ab")
         if self.idle_timeout is not None:
             object.__setattr__(self, "idle_timeout", parse_duration(self.idle_timeout))
         self.commit_interval  # noqa: B018  raises if invalid
@@ -187,6 +208,25 @@ class StreamOptions:
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
                 shown = ",".join(map(format_number, self.classes))
                 raise SettingsError(f"classes is {shown}; expected two or more distinct labels")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether rows are those of tables."""
+        return self.format is not None and FORMATS[self.format].opener is not None
+
+    def input_options(self, targets: bool) -> InputOptions:
+        """Return how the inputs are read; labels may be `targets`."""
+        if not self.is_table:
+            return InputOptions(hash_bits=self.hash_bits, quadratic=self.pairs, targets=targets)
+        advice = "use sbm split and sbm train for words"
+        words = LabelWords({}, "labels of a stream", advice)
+        options = ReadOptions(**self.reading).input_options(_NO_NAMES, targets)
+        return replace(options, format=self.format, words=words)
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The pairs of `quadratic`."""
+        return tuple(self.quadratic.split(",")) if self.quadratic else ()
 
     @classmethod
     def of(cls, options: StreamOptions | Mapping[str, Any] | None) -> StreamOptions:
@@ -229,7 +269,7 @@ class StreamOptions:
 # On resume, only the settings in FREE may change, and the options in KEPT may not. The options in
 # _USUAL keep their value unless they are given again.
 FREE = ("mem", "threads", "remote_timeout")
-KEPT = ("classes", "dtype", "format", "hash_bits")
+KEPT = ("classes", "dtype", "format", "hash_bits", "quadratic", "reading")
 _USUAL = ("checkpoint_every", "on_error")
 
 

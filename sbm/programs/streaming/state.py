@@ -17,7 +17,8 @@ import numpy.typing as npt
 from sbm.compiled.clock import clock, compile_seconds
 from sbm.dataset.coding import Labels
 from sbm.dataset.newlabels import NewLabels
-from sbm.engine.kernels import READ_TEXT, kernels_of, prepare, types_of, types_of_dtype
+from sbm.dataset.sources import columns_seen
+from sbm.engine.kernels import READ_TEXT, TABLES, kernels_of, prepare, types_of, types_of_dtype
 from sbm.engine.learners import JUDGED, Seconds
 from sbm.engine.machine import (
     interpreter_bytes,
@@ -32,12 +33,13 @@ from sbm.engine.problems import assemble_model
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.fields import Table, fields_of, is_count, is_distinct_numbers, is_number, is_number_or_inf
-from sbm.inputs.formats import LIBSVM, reader_memory
+from sbm.inputs.formats import LIBSVM, check_headers, check_names, reader_memory
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.live import Patience, SourceProgress
 from sbm.inputs.text import PIECE, Source
 from sbm.losses import LOSSES
 from sbm.models.model import Model
+from sbm.names import Names
 from sbm.plain import dataclass
 from sbm.programs.streaming.arrivals import (
     ANY,
@@ -81,9 +83,11 @@ RUN_FIELDS: Table = {
     "needs": fields_of(Needs), "seen": fields_of(Needs), "sources": [_SOURCE],
     "progressive": {"all": fields_of(Sums), "last": fields_of(Sums), "mark": is_count},
     "pending": is_count, "left": is_count, "labels": is_distinct_numbers, "labels_of?": str,
+    "columns?": lambda value: isinstance(value, dict),
     "totals": fields_of(Totals, gap=is_number_or_inf), "blocks": is_count,
 }  # fmt: skip
 
+_OF_NAMES = "feature-"  # begin of the names of arrays in a checkpoint
 _FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
 _FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
@@ -141,6 +145,8 @@ class Stream:
         threads = usable_threads(opened.settings.threads)
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self._loader = loading_thread(threads)
+        self._reading = opened.options.input_options(self._task != "classification")
+        self._restore_columns(sources)
         self.arrivals = self._make_arrivals(sources, threads, is_stopped)
         self.reached = self.arrivals.reached
         self._committed = time.monotonic(), self.reached.needs.rows
@@ -181,7 +187,7 @@ class Stream:
             parsers,
             longest,
             options.format or LIBSVM,
-            options.hash_bits,
+            self._reading,
         )
         idle = options.idle_timeout
         patience = Patience(options.follow, None if idle is None else float(idle), is_stopped)
@@ -468,7 +474,7 @@ class Stream:
     def commit(self) -> None:
         """Write a checkpoint."""
         learner, pending = self.work.learner, self.reached.pending
-        state = learner.state() | {"ids": self.arrivals.ids.keys}
+        state = learner.state() | {"ids": self.arrivals.ids.keys} | self._names()
         for k, rows in enumerate(pending):
             state |= {f"pending-{k}-{name}": array for name, array in rows.items()}
         labels, new_labels = self.arrivals.labels, self.arrivals.new_labels
@@ -490,6 +496,7 @@ class Stream:
             "progressive": self.progressive.state(),
             "totals": asdict(self._totals),
             "blocks": self._n_blocks,
+            **({"columns": self._reading.table.record()} if self._is_table else {}),
         }
         with self._seconds.measure("write"):
             self.opened.run.commit(record, state)
@@ -516,12 +523,49 @@ class Stream:
             "sources": sources_at(self.reached.position),
             "stream": {"blocks": self._n_blocks, "dual": learner.dual, **self._quality()},
         }
-        if (bits := self.opened.options.hash_bits) is not None:
-            facts["names"] = {"hash_bits": bits}
+        if self._is_table:
+            facts["names"] = self._reading.table.record()
+        elif (bits := self.opened.options.hash_bits) is not None:
+            pairs = self.opened.options.pairs
+            facts["names"] = {"hash_bits": bits, **({"quadratic": [*pairs]} if pairs else {})}
         seen = self.reached.needs
         rows = Seen(seen.rows, self._labels(self._needs))
         ids = self.arrivals.ids.keys[: seen.features]
-        return assemble_model(ids, rows, settings, learner.problems, learner.weights, facts)
+        model = assemble_model(ids, rows, settings, learner.problems, learner.weights, facts)
+        if self._is_table:
+            model.names = self._reading.table.words.of(ids)
+        return model
+
+    @property
+    def _is_table(self) -> bool:
+        return self.opened.options.is_table
+
+    def _names(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the names of features of tables, as arrays of a checkpoint."""
+        if not self._is_table:
+            return {}
+        words = self._reading.table.words
+        ids = words.ids[: len(words)].copy()
+        arrays = words.of(ids).arrays()
+        return {f"{_OF_NAMES}{name}": array for name, array in {**arrays, "ids": ids}.items()}
+
+    def _restore_columns(self, sources: Sequence[Source]) -> None:
+        """Let tables be read as those before, with the same names."""
+        for source in sources:
+            source.options = self._reading
+        if not self._is_table:
+            return
+        if self.opened.record:
+            arrays = _named(self.opened.state, _OF_NAMES)
+            ids = arrays.pop("ids")
+            names = Names.from_arrays(arrays, len(ids))
+            columns = self.opened.record["columns"]
+            self._reading.table.follow(columns, "the stream", names, ids, grows=True)
+        prepare("reading tables", TABLES, {}, self.progress)
+        check_names(sources)
+        check_headers(sources)
+        for line in columns_seen(sources):
+            self.progress.stage(line)
 
     def _quality(self) -> dict[str, float | None]:
         """Return the progressive loss and accuracy."""
@@ -582,7 +626,7 @@ def rows_in_front(n: int) -> str:
 
 def _is_learned(name: str) -> bool:
     """Return whether an array of a checkpoint belongs to the learner."""
-    return name != "ids" and not name.startswith("pending-")
+    return name != "ids" and not name.startswith(("pending-", _OF_NAMES))
 
 
 def _named(state: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from sbm.engine.problems import by_label, label_places, model_codes, model_labels
 from sbm.errors import SettingsError
-from sbm.models.metrics import BinaryMetrics, RegressionMetrics
+from sbm.models.metrics import BinaryMetrics, ProbabilityMetrics, RegressionMetrics
+from sbm.models.probabilities import sigmoids
 from sbm.plain import dataclass
 from sbm.settings import Settings, nearest
 from sbm.solver.problem import AnyProblem
@@ -21,6 +22,7 @@ __all__ = [
     "METRICS",
     "Evaluation",
     "Metric",
+    "base_rate",
     "check_metric",
     "choose_metric",
     "require_two_classes",
@@ -51,6 +53,7 @@ class Metric:
         return None if value is None else float(value)
 
 
+_OF_PROBABILITIES = ("log_loss", "brier")
 # The first one that fits is the default.
 METRICS = {
     metric.name: metric
@@ -60,6 +63,8 @@ METRICS = {
         Metric("auc", "binary", 1),
         Metric("pr_auc", "binary", 1),
         Metric("f1", "binary", 1),
+        Metric("log_loss", "classes", -1),
+        Metric("brier", "binary", -1),
         Metric("mse", "regression", -1),
         Metric("mae", "regression", -1),
         Metric("r2", "regression", 1),
@@ -87,6 +92,11 @@ def choose_metric(name: str | None, problems: Sequence[AnyProblem], store: Block
     if METRICS[name] not in fits:
         known = " or ".join(m.name for m in fits)
         raise SettingsError(f"metric {name} does not apply to these labels; use {known}")
+    if name in _OF_PROBABILITIES and problems[0].loss.name != "log_loss":
+        raise SettingsError(
+            f"metric {name} needs probabilities, which the loss {problems[0].loss.name} does not "
+            "have; use --loss log_loss"
+        )
     return METRICS[name]
 
 
@@ -102,6 +112,11 @@ def check_metric(settings: Settings) -> None:
         raise SettingsError(
             f"metric {settings.metric} does not apply to {what}; use one of {', '.join(fits)}"
         )
+    if settings.metric in _OF_PROBABILITIES and settings.loss != "log_loss":
+        raise SettingsError(
+            f"metric {settings.metric} needs probabilities, which the loss {settings.loss} does "
+            "not have; use --loss log_loss"
+        )
 
 
 def require_two_classes(name: str, labels: Sequence[float]) -> None:
@@ -110,6 +125,17 @@ def require_two_classes(name: str, labels: Sequence[float]) -> None:
         raise SettingsError(
             f"{name} needs two classes, but the rows have {len(labels)}; leave it out"
         )
+
+
+def base_rate(metric: Metric, store: BlockStore) -> float | None:
+    """Return the metric of predicting the share of each label; None if it is of something else."""
+    if metric.name not in _OF_PROBABILITIES:
+        return None
+    counts = [int(n) for n in store.manifest["labels"]["counts"] if n]
+    share = [n / sum(counts) for n in counts]
+    if metric.name == "log_loss":
+        return -math.fsum(p * math.log(p) for p in share)
+    return math.prod(share)
 
 
 class _ClassCounts:
@@ -174,6 +200,7 @@ class Evaluation:
         self._skip, self.rows = skip, 0
         self._classes = _ClassCounts(len(self._codes))
         self.binary = BinaryMetrics([0.0, 1.0])
+        self._probable = ProbabilityMetrics([float(k) for k in range(len(self._codes))])
         self._targets = RegressionMetrics()
 
     def add(self, y: npt.NDArray[Any], scores: Sequence[npt.NDArray[np.float64]]) -> None:
@@ -183,6 +210,9 @@ class Evaluation:
             return
         self.rows += len(y)
         table = by_label(scores, self._codes)
+        if self._metric.name in _OF_PROBABILITIES:
+            p = sigmoids(table, len(self._codes))
+            self._probable.add(self._places[y].astype(np.float64), p)
         if not self._codes:
             self._targets.add(y, table[:, 0])
         elif self.by_score:
@@ -193,10 +223,20 @@ class Evaluation:
             self._classes.add(self._places[y], np.argmax(table, axis=1))
 
     @property
+    def base_rate(self) -> float | None:
+        """The metric of predicting the share of each label; None if it is of no probabilities."""
+        if self._metric.name not in _OF_PROBABILITIES:
+            return None
+        found = self._probable.result()[f"base_{self._metric.name}"]
+        return None if found is None else float(found)
+
+    @property
     def figure(self) -> float:
         """The metric; nan if it is undefined (no rows, or for auc only one class)."""
         result: dict[str, Any] = self._targets.result()
         if self._codes:
             result = self.binary.result() if self.by_score else dict(self._classes.result())
+        if self._metric.name in _OF_PROBABILITIES:
+            result = self._probable.result()
         found = self._metric.of(result)
         return math.nan if found is None else found

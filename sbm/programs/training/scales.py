@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sbm.dataset.sources import numeric_features
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
@@ -51,7 +52,9 @@ def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = No
             scales = _deviations(rows, store.n_features, store.n_rows, comm, store.value_type)
     if not np.isfinite(scales).all():
         raise DataError(TOO_LARGE)
-    store.scales = np.where(scales > 0, scales, 1.0)
+    scales = np.where(scales > 0, scales, 1.0)
+    is_numeric = numeric_features(store)
+    store.scales = scales if is_numeric is None else np.where(is_numeric, scales, 1.0)
 
 
 def _rows_of(store: BlockStore, chunk: Chunk) -> Rows:

@@ -238,6 +238,8 @@ class Validation:
         }
         if is_best:
             self._best |= {"score": score, "pass": passes, "rows": found.rows}
+            if found.base_rate is not None:
+                self._best["base_rate"] = found.base_rate
             if found.by_score:
                 self._best["curves"] = found.binary.curves()
             if self._settings.threshold is not None:
@@ -268,7 +270,7 @@ class Validation:
             prepare_batches(path, sources, "validating", PREDICT, self._progress)
         table = IdTable(store.read_feature_ids())
         batches = read_batches(path, sources, table, outputs, 1, self._progress, words=words)
-        for y, begins, ends, indices, values in batches:
+        for y, begins, ends, indices, values, _ in batches:
             yield Rows(
                 begins, (ends - begins).astype(np.int32), indices, values,
                 self._codes(y, words.new),
@@ -324,7 +326,8 @@ class Validation:
         return {
             "data": self._path, "share": self.share or None, "metric": self._metric.name,
             "score": best["score"], "pass": best["pass"], "rows": best["rows"],
-            "threshold": best.get("threshold"), "positive": self._positive,
+            "base_rate": best.get("base_rate"), "threshold": best.get("threshold"),
+            "positive": self._positive,
             "ended_by": "validation" if self.is_over else ended_by,
         }  # fmt: skip
 

@@ -39,6 +39,7 @@ class Grid:
     n_folds: int
     metric: Metric
     problems: list[list[AnyProblem]]
+    base_rate: float | None = None  # the metric of predicting the share of each label
 
     @property
     def every(self) -> list[AnyProblem]:
@@ -67,7 +68,8 @@ class Grid:
             )
         best = max(judged, key=lambda row: self.metric.sign * row["mean"])
         return {
-            "metric": self.metric.name, "folds": self.n_folds, "best": best["C"], "settings": table,
+            "metric": self.metric.name, "base_rate": self.base_rate, "folds": self.n_folds,
+            "best": best["C"], "settings": table,
         }  # fmt: skip
 
 
