@@ -20,7 +20,7 @@ def store(tmp_path_factory):
     return folder / "d.sbm"
 
 
-@pytest.mark.parametrize("parts", ["auto", "blocks"])
+@pytest.mark.parametrize("parts", ["blocks", pytest.param("auto", marks=pytest.mark.slow)])
 def test_groups_reach_the_optimum_of_one_problem(store, tmp_path, monkeypatch, parts):
     settings = {"loss": "hinge", "C": 0.5, "tol": 1e-3, "bias": 1.0, "parts": parts}
     settings["max_passes"] = 200

@@ -29,7 +29,7 @@ def ignore(text: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("run", "cases"),
-    [(run_kills, 4), (run_faults, 4), (run_flips, 8), (run_hostile, 12), (run_inputs, 70)],
+    [(run_kills, 4), (run_faults, 4), (run_flips, 8), (run_hostile, 12), (run_inputs, 30)],
 )
 def test_some_damage_loses_nothing(run: Any, cases: int, tmp_path: Path) -> None:
     tally = run(cases, 5, tmp_path, ignore)
