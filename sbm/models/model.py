@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.keywords import with_keywords
 from sbm.models.probabilities import probabilities
-from sbm.models.weights import SparseWeights
+from sbm.models.weights import SparseWeights, WindowedWeights
 from sbm.names import Names
 from sbm.plain import dataclass
 from sbm.rows import require_matrix
@@ -364,6 +364,17 @@ class Model:
             for part in parts(len(used), outputs):
                 yield self.W[part][used[part]]
 
+        if isinstance(self.W, SparseWeights | WindowedWeights):
+            W, counts = self.W, self.W.counts[used]
+            return {
+                "counts": container.Pieces(kind, (n_used,), lambda: iter([counts])),
+                "columns": container.Pieces(
+                    kind, (n_weights,), lambda: (columns for columns, _ in W.windows())
+                ),
+                "values": container.Pieces(
+                    "<f8", (n_weights,), lambda: (values for _, values in W.windows())
+                ),
+            }
         is_smaller = size * n_used + (size + 8) * n_weights < 8 * outputs * n_used
         if isinstance(self.W, np.ndarray) and not is_smaller:
             return {"W": container.Pieces("<f8", (n_used, outputs), rows)}

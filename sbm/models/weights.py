@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights"]
+__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _WINDOW = 1 << 18  # weights read from several files at a time
+_LEAST, _MOST = 1 << 18, 1 << 21  # nonzero weights in memory at a time; the latter take 24 MB
 
 
 class SparseWeights:
@@ -47,6 +50,11 @@ class SparseWeights:
         self.shape = len(counts), n_outputs
         self.ends = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, dtype=np.int64, out=self.ends[1:])
+
+    @property
+    def counts(self) -> Ints:
+        """Number of nonzero weights of each feature, shape (n_features,)."""
+        return np.diff(self.ends)
 
     @property
     def n_dense(self) -> int:
@@ -85,6 +93,12 @@ class SparseWeights:
         """Return whether each feature has a nonzero weight, shape (n_features,)."""
         return np.diff(self.ends) > 0
 
+    def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
+        """Yield outputs and weights of all nonzeros, some features at a time."""
+        columns, values = self.entries
+        for k in range(0, len(values), _MOST):
+            yield columns[k : k + _MOST], values[k : k + _MOST]
+
     def to_csr(self) -> Any:
         """Return a `scipy.sparse.csr_matrix`."""
         from scipy.sparse import csr_matrix
@@ -114,6 +128,93 @@ class SparseWeights:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         return self[:]
+
+
+@dataclass(frozen=True)
+class WindowedWeights:
+    """Weights of a training that holds them by class, which are made some features at a time.
+
+    Attributes
+    ----------
+    counts : ndarray, shape (n_features,), int64
+        Number of nonzero weights of each feature.
+    n_outputs : int
+    read : callable
+        ``read(first, end, columns)`` returns columns and weights of features from `first` to `end`,
+        feature after feature, given the column of each class, shape (n_outputs,), int32.
+    is_sorted : bool
+        Whether the columns of each feature are then ascending.
+    columns : ndarray, shape (n_outputs,), int32, or None
+        The column of each class. Default: its code.
+    scales : ndarray, shape (n_features,), float64, or None
+        What the weights of each feature are divided by.
+    """
+
+    counts: Ints
+    n_outputs: int
+    read: Callable[[int, int, npt.NDArray[np.int32]], tuple[npt.NDArray[np.int32], Floats]]
+    is_sorted: bool
+    columns: npt.NDArray[np.int32] | None = None
+    scales: Floats | None = None
+
+    dtype = np.dtype(np.float64)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of features and outputs."""
+        return len(self.counts), self.n_outputs
+
+    @property
+    def n_nonzero(self) -> int:
+        """Number of weights that are not 0."""
+        return int(self.counts.sum())
+
+    def arranged(self, codes: Sequence[int], scales: Floats | None) -> WindowedWeights:
+        """Return the weights of classes in the order of `codes`, divided by scales of features."""
+        columns = np.empty(self.n_outputs, np.int32)
+        columns[list(codes)] = np.arange(self.n_outputs, dtype=np.int32)
+        if scales is not None:
+            scales = np.append(scales, np.ones(len(self.counts) - len(scales)))
+        return replace(self, columns=columns, scales=scales)
+
+    def first(self, n: int) -> WindowedWeights:
+        """Return the weights of the first features."""
+        return replace(self, counts=self.counts[:n])
+
+    def any(self, axis: int) -> npt.NDArray[np.bool_]:
+        """Return whether each feature has a nonzero weight, shape (n_features,)."""
+        return self.counts > 0
+
+    def _read(self, first: int, end: int) -> tuple[npt.NDArray[np.int32], Floats]:
+        columns = self.columns
+        if columns is None:
+            columns = np.arange(self.n_outputs, dtype=np.int32)
+        outs, values = self.read(first, end, columns)
+        of = np.repeat(np.arange(first, end), self.counts[first:end])
+        if not self.is_sorted:
+            order = np.lexsort((outs, of))
+            outs, values = outs[order], values[order]
+        if self.scales is not None:
+            values = values / self.scales[of]
+        return outs, values
+
+    def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
+        """Yield outputs and weights of all nonzeros, some features at a time."""
+        ends = np.cumsum(self.counts)
+        size = min(max(self.n_nonzero // 16, _LEAST), _MOST)  # each window reads all weights
+        first = 0
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + size, side="right")))
+            yield self._read(first, end)
+            first = end
+
+    def row(self, feature: int) -> Floats:
+        """Return the weights of a feature, shape (n_outputs,)."""
+        found = np.zeros(self.n_outputs)
+        columns, values = self._read(feature, feature + 1)
+        found[columns] = values
+        return found
 
 
 class JoinedWeights:

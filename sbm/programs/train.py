@@ -29,6 +29,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.methods import method_named
+from sbm.models.weights import WindowedWeights
 from sbm.programs.frequencies import frequencies_of
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.fit import fit
@@ -254,7 +255,7 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
 def _finish(
     job: Job,
     run: Run,
-    weights: list[npt.NDArray[np.float64]],
+    weights: list[npt.NDArray[np.float64]] | WindowedWeights,
     calibration: dict[str, Any] | None,
     report: dict[str, Any],
     *,
@@ -275,6 +276,8 @@ def _finish(
             model.info["frequencies"] = found
         report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
         model.save(job.path)
+        if isinstance(model.W, WindowedWeights):  # those of the training take more memory
+            model = Model.load(job.path, most_dense=0)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read

@@ -23,6 +23,7 @@ from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
 from sbm.models.model import Model
+from sbm.models.weights import WindowedWeights
 from sbm.plain import dataclass
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
@@ -124,15 +125,17 @@ class WorkShare:
         others = sum(problem.n_outputs for problem in self.every)
         return 8 * n_weights * others if self.is_by_class and self.comm.rank == 0 else 0
 
-    def collect(self, weights: list[Weights]) -> list[Weights]:
+    def collect(self, weights: list[Weights] | WindowedWeights) -> list[Weights] | WindowedWeights:
         """Return the weights of all problems in rank 0, and an empty list in the others.
 
         Parameters
         ----------
         weights : list of ndarray, shape (n_weights, n_outputs), float64
-            One array for each problem of this rank.
+            One array for each problem of this rank; or the weights of its classes.
         """
         comm = self.comm
+        if isinstance(weights, WindowedWeights):
+            return weights
         if not self.is_by_class:
             return weights if comm.rank == 0 else []
         if comm.rank > 0:

@@ -1,0 +1,420 @@
+"""Passes over rows for the joint losses of thousands of classes; see `sbm.solver.byclass`.
+
+Every process reads all rows and keeps the lists of their classes: in memory if all rows are one
+part, in the run otherwise. The weights of classes are divided among the processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Lists, no_alphas
+from sbm.compiled.calls import load
+from sbm.distributed.comm import Comm
+from sbm.engine.learners import Seconds
+from sbm.engine.machine import usable_threads
+from sbm.engine.memory import SLACK, MemoryPlan, Shape, plan_training
+from sbm.engine.progress import Progress
+from sbm.engine.reader import BlockReader, RowWeights
+from sbm.errors import MemoryPlanError
+from sbm.models.weights import WindowedWeights
+from sbm.plain import dataclass
+from sbm.rows import Rows
+from sbm.settings import Settings
+from sbm.solver.byclass import (
+    HEAD,
+    ByClass,
+    RowFacts,
+    TablesFullError,
+    batch_bytes,
+    wake,
+)
+from sbm.solver.gap import Certificate, relative
+from sbm.solver.problem import EPSILON, MultiProblem
+from sbm.solver.scoring import FOUND, SCRATCH, Scoring, tile_bytes
+from sbm.solver.step import Totals
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+from sbm.units import format_size, in_megabytes
+
+__all__ = ["ClassPasses", "plan_classes"]
+
+# Weights that are not 0, per nonzero of the rows: from the fewest to most that were seen, on texts.
+_LEAST, _USUAL = 2.5, 12.0
+_WEIGHT = 24  # bytes, with the room to grow
+# Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is found
+# for it; and of one of its list, before and after a scoring.
+_ROW, _OF_FOUND, _OF_LISTED = 140, 8, 28
+_LISTED = 32  # classes of a list, on average
+_PREPARED = 8  # bytes of a nonzero while its row is scored
+# Rounds of a pass end when the gaps at the visits fell by the first factor, or to the second one
+# times the tolerance. A row whose gap is below a share of its part of that rests.
+_FALL, _OF_TOL, _REST = 0.2, 0.2, 0.2
+_ROUNDS = 50  # at most
+_ROUNDS_OF_PART = 3  # at most, of a block that is not all of the rows
+
+
+def plan_classes(
+    store: BlockStore, mem: int, shape: Shape, processes: int, threads: int, reserved: int = 0
+) -> MemoryPlan:
+    """Divide a memory bound among rows, lists and the weights of classes.
+
+    Parameters
+    ----------
+    store : BlockStore
+    mem : int
+        Bytes of each process.
+    shape : Shape
+        As for other trainings.
+    processes : int
+        Number of processes that the classes are divided among.
+    threads : int
+        Threads of each.
+    reserved : int
+        Bytes that the plan must leave free.
+
+    Returns
+    -------
+    MemoryPlan
+        Without a cache; ``items["weights"]`` is the most that weights may take.
+
+    Raises
+    ------
+    MemoryPlanError
+        The bound is too small for the weights that are expected at least; the message has one that
+        may work.
+    """
+    n, classes = shape.n_weights, sum(shape.outputs)
+    longest = min(n, max(c.nnz for chunks in store.chunks for c in chunks))
+    scratch = batch_bytes(n, classes, longest, threads) + tile_bytes(n) + 24 * n + SCRATCH
+    head = 8 * min(HEAD, n) * classes // processes
+    dense = n * classes * _WEIGHT // processes
+
+    def weights(share: float) -> int:
+        return head + min(dense, int(share * store.nnz * _WEIGHT / processes))
+
+    mean = store.nnz / max(1, store.n_rows)
+    row = _ROW + FOUND * _OF_FOUND + _LISTED * _OF_LISTED + int(_PREPARED * mean)
+    plain = replace(
+        shape, outputs=(1,), listed=False, copies=0, row_bytes=shape.row_bytes + row, ranks=1,
+        may_join=shape.may_join, draws=False, models=1,
+    )  # fmt: skip
+
+    def plan(size: int) -> MemoryPlan:
+        more = shape.more_bytes + scratch + size
+        made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more), reserved)
+        items = {name: value for name, value in made.items.items() if name != "cache"}
+        items["overhead"] -= scratch + size
+        return replace(made, items=items | {"weights": size, "tiles": scratch})
+
+    least = weights(_LEAST)
+    made = plan(least)
+    free = max(0, made.left - reserved - int(SLACK * mem))
+    wanted = dense + head if made.is_whole else weights(_USUAL)
+    size = min(max(wanted, least), least + free)
+    return replace(made, items=made.items | {"weights": size})
+
+
+@dataclass
+class Block:
+    """A part of the rows in memory, with what is known of them."""
+
+    part: int
+    rows: Rows
+    facts: RowFacts
+    lists: Lists
+
+
+class ClassPasses:
+    """Visits and scores all rows, block after block.
+
+    Parameters
+    ----------
+    store : BlockStore
+    plan : MemoryPlan
+    settings : Settings
+    problem : MultiProblem
+    run : Run
+        Stores the lists.
+    progress : Progress
+    comm : Comm
+        Connects the processes.
+    staying : sequence of int
+        The parts that stay decoded in memory.
+    after_round : callable
+        Called between two rounds, and after each block that is read; may raise.
+    weights : RowWeights, optional
+        Row weights. Default: 1.
+    read_rate : float, optional
+        Maximum bytes read per second.
+
+    Attributes
+    ----------
+    seconds : Seconds
+    reader : BlockReader
+    by_class : ByClass
+        After `look`.
+    """
+
+    by_class: ByClass
+
+    def __init__(
+        self,
+        store: BlockStore,
+        plan: MemoryPlan,
+        settings: Settings,
+        problem: MultiProblem,
+        run: Run,
+        progress: Progress,
+        comm: Comm,
+        staying: Sequence[int],
+        after_round: Callable[[], None],
+        *,
+        weights: RowWeights | None = None,
+        read_rate: float | None = None,
+    ) -> None:
+        self._store, self._plan, self._settings, self._problem = store, plan, settings, problem
+        self._run, self._progress, self._comm, self._after_round = run, progress, comm, after_round
+        self._threads = usable_threads(settings.threads)
+        self.seconds = Seconds()
+        self._team = ThreadPoolExecutor(self._threads, "sbm-solve")
+        self.reader = BlockReader(
+            store, plan, staying, len(staying) == len(plan.parts), "int32", self._threads,
+            rate=read_rate, weights=weights,
+        )  # fmt: skip
+        self._facts: dict[int, RowFacts] = {}
+        self._lists: dict[int, Lists] = {}  # if all rows are one part
+        self._n_weights = store.n_features + (problem.bias > 0)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Run the threads inside this context."""
+        with self.reader.pool, self._team:
+            yield
+
+    def _shuffled(self, number: int) -> list[int]:
+        """Return all parts in the order of a pass."""
+        random = np.random.default_rng([self._settings.seed, 3, number])
+        return [int(k) for k in random.permutation(len(self._plan.parts))]
+
+    def _rows(self, what: str, order: Sequence[int] | None = None) -> Iterator[tuple[int, Rows]]:
+        """Yield all parts, by default in the order of the store."""
+        parts = list(range(len(self._plan.parts)) if order is None else order)
+        self._progress.start(what, len(parts), "blocks")
+        blocks = self.reader.read([[part] for part in parts], lambda *_: None, lambda *_: None)
+        for done, loaded in enumerate(blocks, 1):
+            self.seconds.load += loaded.load_seconds
+            self.seconds.wait += loaded.wait_seconds
+            yield parts[done - 1], loaded.result
+            self._progress.advance(done)
+            self._after_round()
+        self.seconds.disk = self.reader.disk_seconds
+        self._progress.finish()
+
+    def _blocks(self, what: str, order: Sequence[int] | None = None) -> Iterator[Block]:
+        for part, rows in self._rows(what, order):
+            facts = self._facts.get(part) or self.by_class.facts(rows)
+            if self._plan.is_whole:
+                self._facts[part] = facts
+            yield Block(part, rows, facts, self.load(part))
+
+    def load(self, part: int) -> Lists:
+        """Return the lists of a part."""
+        if part in self._lists:
+            return self._lists[part]
+        lists = self._run.load(part)
+        assert isinstance(lists, Lists)
+        return lists
+
+    def _keep(self, part: int, lists: Lists) -> None:
+        if self._plan.is_whole:
+            self._lists[part] = lists
+        else:
+            self._run.store(part, lists)
+
+    def store_lists(self) -> None:
+        """Store the lists that are in memory in the run."""
+        for part, lists in self._lists.items():
+            self._run.store(part, lists)
+
+    # --------------------------------------------------------------------------- beginning
+
+    def look(self) -> None:
+        """Count the features of all rows, and make weights that are 0."""
+        counts, longest = np.zeros(self._n_weights, np.int64), 0
+        kernels = load("sbm.solver.kernels.batches")
+        for _, rows in self._rows("count"):
+            kernels.count_features(rows.lengths, rows.starts, rows.indices, counts)
+            longest = max(longest, int(rows.lengths.max(initial=0)))
+        if self._problem.bias > 0:
+            counts[-1] = self._store.n_rows + 1
+        self.feature_of = np.argsort(-counts, kind="stable").astype(np.int32)
+        rank = np.empty_like(self.feature_of)
+        rank[self.feature_of] = np.arange(len(rank), dtype=np.int32)
+        spread = self._team.map if self._threads > 1 else map
+        class_rows = [float(n) for n in self._store.label_counts]
+        self.by_class = ByClass(
+            self._problem, rank, class_rows, self._comm, self._threads, spread,
+            self._plan.items["weights"], longest,
+        )  # fmt: skip
+        self.scoring = Scoring(self.by_class)
+
+    def begin(self) -> None:
+        """Make the first lists: the classes with the nearest centroids."""
+        sizes = np.maximum(np.array(self._store.label_counts, np.float64), 1.0)
+        with self._within_memory():
+            for _, rows in self._rows("centroids"):
+                none = no_alphas(len(rows), True)
+                assert isinstance(none, Lists)
+                self.by_class.add_rows(rows, none, 1.0 / sizes)
+            self.scoring.begin()
+            for block in self._blocks("first classes"):
+                self._keep(block.part, self.scoring.first_lists(block.rows, block.facts))
+        self.by_class.clear()
+
+    def restore(self) -> None:
+        """Read the lists of a checkpoint, and compute the weights."""
+        if self._plan.is_whole:
+            for part in range(len(self._plan.parts)):
+                self._lists[part] = self.load(part)
+        self.by_class.clear()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Compute the weights from the variables, which removes rounding and what became 0."""
+        self.by_class.lay_out()
+        with self._within_memory():
+            for part, rows in self._rows("weights"):
+                lists = self.load(part)
+                wake(lists)
+                self.by_class.add_rows(rows, lists)
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
+        except TablesFullError:
+            plan, n = self._plan, len(self._problem.costs)
+            least = plan.mem + plan.items["weights"] // 2
+            raise MemoryPlanError(
+                f"the weights of {n:,} classes need more than the "
+                f"{format_size(plan.items['weights'])} that --mem {format_size(plan.mem)} leaves; "
+                f"use at least --mem {in_megabytes(least)}, or --launch "
+                f"{2 * self._comm.size} to divide them among processes",
+                least,
+            ) from None
+
+    # ------------------------------------------------------------------------------ passes
+
+    def visit(self, number: int, primal: float, tol: float, is_late: Callable[[], bool]) -> Totals:
+        """Visit the rows of each block in rounds.
+
+        Parameters
+        ----------
+        number : int
+            Of the pass, from 1.
+        primal : float
+            The last certified value; 0 for none.
+        tol : float
+            Relative gap to reach.
+        is_late : callable
+            Called between rounds; ends the pass if true.
+        """
+        totals = Totals()
+        most = _ROUNDS if self._plan.is_whole else _ROUNDS_OF_PART
+        for block in self._blocks(f"pass {number}", self._shuffled(number)):
+            n, goal, small = len(block.rows), 0.0, 0.0
+            block.facts.rest[:] = block.facts.skip[:] = 0
+            for round_ in range(most):
+                seed = np.random.default_rng(
+                    [self._settings.seed, 5, number, round_, block.part]
+                ).integers(1, 2**62)
+                with self._within_memory(), self.seconds.measure("solve"):
+                    stats = self.by_class.visit(
+                        block.rows, block.facts, block.lists, int(seed), small
+                    )
+                gap, _, visits, moved, *_ = stats.tolist()
+                totals.visits += int(visits)
+                totals.updates += int(moved)
+                totals.rounds = max(totals.rounds, round_ + 1)
+                if round_ == 0:
+                    share = n / self._store.n_rows
+                    goal = max(_FALL * gap, _OF_TOL * tol * primal * share)
+                    small = _REST * goal / max(1, n)
+                if gap <= goal or is_late():
+                    break
+                self._after_round()
+            totals.gap += gap
+            wake(block.lists)
+            self._keep(block.part, block.lists)
+            if is_late():
+                break
+        return totals
+
+    def certify(self) -> Certificate:
+        """Compute the weights from the variables, certify them, and find classes for the lists."""
+        self.rebuild()
+        with self.seconds.measure("certify"):
+            norms = self.scoring.begin()
+            size, sums = math.fsum(norms), []
+            for block in self._blocks("certify"):
+                room = self._room_for(len(block.rows))
+                found, lists = self.scoring.score(block.rows, block.facts, block.lists, room)
+                sums.append(found)
+                self._keep(block.part, lists)
+        loss, betas, support, free, missing, rounding = (
+            math.fsum(column) for column in zip(*sums, strict=True)
+        )
+        self.missing = int(missing)
+        primal, dual = 0.5 * size + loss, betas - 0.5 * size
+        # The weights are sums of as many products as there are rows, at most.
+        rounding += EPSILON * (primal + abs(betas)) * 4.0
+        gap = max(0.0, primal - dual) + rounding
+        return Certificate(
+            primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
+        )
+
+    def _room_for(self, n: int) -> int:
+        """Return how many classes the lists of so many rows may have."""
+        planned = n * (_LISTED + FOUND)
+        spare = max(0, self._plan.items["weights"] - sum(t.nbytes for t in self.by_class.tables))
+        return planned + spare // (4 * _OF_LISTED)
+
+    @property
+    def listed(self) -> int:
+        """Number of classes in the lists that are in memory."""
+        return sum(len(lists.outputs) for lists in self._lists.values())
+
+    # ------------------------------------------------------------------------------- model
+
+    def weights(self) -> WindowedWeights:
+        """Return the weights of this process's classes, by feature."""
+        kernels, tables = load("sbm.solver.kernels.tables"), self.by_class.tables
+        counts = np.zeros(self._n_weights, np.int64)
+        for one in tables:
+            kernels.count(
+                one.begin, one.lines, one.head, one.cells, one.ranks, self.feature_of, counts
+            )
+
+        def read(
+            first: int, end: int, columns: npt.NDArray[np.int32]
+        ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+            own = counts[first:end]
+            ends = np.cumsum(own) - own
+            outs, values = np.empty(own.sum(), np.int32), np.empty(own.sum())
+            for one in tables:
+                mine = columns[one.classes]
+                kernels.take(
+                    np.argsort(mine, kind="stable"), mine, one.begin, one.lines, one.head,
+                    one.cells, one.ranks, self.feature_of, first, end, ends, outs, values,
+                )  # fmt: skip
+            return outs, values
+
+        return WindowedWeights(counts, len(self._problem.costs), read, len(tables) == 1)
