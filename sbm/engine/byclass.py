@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -49,8 +49,8 @@ __all__ = ["ClassPasses", "plan_classes"]
 # Weights that are not 0, per nonzero of the rows: from the fewest to most that were seen, on texts.
 _LEAST, _USUAL = 2.5, 12.0
 _WEIGHT = 24  # bytes, with the room to grow
-# Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is found
-# for it; and of one of its list, before and after a scoring.
+# Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
+# found for it; and of one of its list, before and after a scoring.
 _ROW, _OF_FOUND, _OF_LISTED = 140, 8, 28
 _LISTED = 32  # classes of a list, on average
 _PREPARED = 8  # bytes of a nonzero while its row is scored
@@ -102,16 +102,21 @@ def plan_classes(
 
     mean = store.nnz / max(1, store.n_rows)
     row = _ROW + FOUND * _OF_FOUND + _LISTED * _OF_LISTED + int(_PREPARED * mean)
-    plain = replace(
-        shape, outputs=(1,), listed=False, copies=0, row_bytes=shape.row_bytes + row, ranks=1,
-        may_join=shape.may_join, draws=False, models=1,
-    )  # fmt: skip
+    plain = replace(shape, outputs=(1,), listed=False, copies=0, ranks=1, draws=False, models=1)
 
     def plan(size: int) -> MemoryPlan:
         more = shape.more_bytes + scratch + size
-        made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more), reserved)
+        every = store.n_rows * row
+        made = None
+        with suppress(MemoryPlanError):
+            made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more + every), reserved)
+        if made is None or not made.is_whole:
+            # These bytes are planned for both buffers of a block, and once more.
+            some = replace(plain, more_bytes=more, row_bytes=shape.row_bytes + row // 2)
+            every, made = 0, plan_training(store, mem, 0.0, replace(some, may_join=False), reserved)
         items = {name: value for name, value in made.items.items() if name != "cache"}
-        items["overhead"] -= scratch + size
+        items["overhead"] -= scratch + size + every
+        items["blocks"] += every
         return replace(made, items=items | {"weights": size, "tiles": scratch})
 
     least = weights(_LEAST)

@@ -266,16 +266,18 @@ def _finish(
     model = crc32 = None
     report["scale"] = job.task.settings.scale
     report["scale_rounding"] = job.store.scale_rounding
-    weights = job.task.share.collect(weights)
-    if job.comm.rank == 0:
-        model = make_model(
-            job.store, job.asked, job.task.share.every, weights, report, job.classes or slice(None)
-        )
-        model.info["calibration"] = calibration
-        if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
-            model.info["frequencies"] = found
-        report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
-        model.save(job.path)
+    with job.task.share.collected(weights) as every:
+        if job.comm.rank == 0:
+            model = make_model(
+                job.store, job.asked, job.task.share.every, every, report,
+                job.classes or slice(None),
+            )  # fmt: skip
+            model.info["calibration"] = calibration
+            if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
+                model.info["frequencies"] = found
+            report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
+            model.save(job.path)
+    if model is not None:
         if isinstance(model.W, WindowedWeights):  # those of the training take more memory
             model = Model.load(job.path, most_dense=0)
         crc32 = file_checksum(job.path)
