@@ -42,6 +42,7 @@ from sbm.distributed.comm import (
     world,
 )
 from sbm.distributed.launch import launch_line
+from sbm.engine import byclass as engine_byclass_module
 from sbm.engine import columns as engine_columns_module
 from sbm.engine import kernels as engine_kernels_module
 from sbm.engine import machine as engine_machine_module
@@ -153,6 +154,7 @@ from sbm.programs.train import train, train_ranks
 from sbm.programs.training import columns as training_columns_module
 from sbm.programs.training import dual as training_dual_module
 from sbm.programs.training import ranks as training_ranks_module
+from sbm.programs.training import task as training_task_module
 from sbm.programs.training import turns as training_turns_module
 from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
@@ -501,6 +503,7 @@ __all__ = [
     "divide_classes",
     "encode_record",
     "encode_rows",
+    "engine_byclass_module",
     "engine_clock_module",
     "engine_columns_module",
     "engine_kernels_module",
@@ -605,6 +608,7 @@ __all__ = [
     "training_columns_module",
     "training_dual_module",
     "training_ranks_module",
+    "training_task_module",
     "training_turns_module",
     "tune",
     "tuning_sparse_module",

@@ -20,7 +20,7 @@ from sbm.compiled.calls import load
 from sbm.distributed.comm import Comm
 from sbm.engine.learners import Seconds
 from sbm.engine.machine import usable_threads
-from sbm.engine.memory import SLACK, MemoryPlan, Shape, plan_training
+from sbm.engine.memory import SLACK, Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
@@ -38,7 +38,7 @@ from sbm.solver.byclass import (
 )
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.problem import EPSILON, MultiProblem
-from sbm.solver.scoring import FOUND, SCRATCH, Scoring, tile_bytes
+from sbm.solver.scoring import FOUND, Scoring, scoring_bytes
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
@@ -58,6 +58,7 @@ _PREPARED = 8  # bytes of a nonzero while its row is scored
 # times the tolerance. A row whose gap is below a share of its part of that rests.
 _FALL, _OF_TOL, _REST = 0.2, 0.2, 0.2
 _ROUNDS = 50  # at most
+_WAKE = 4  # rounds after which classes that were left alone are looked at again
 _ROUNDS_OF_PART = 3  # at most, of a block that is not all of the rows
 
 
@@ -93,7 +94,8 @@ def plan_classes(
     """
     n, classes = shape.n_weights, sum(shape.outputs)
     longest = min(n, max(c.nnz for chunks in store.chunks for c in chunks))
-    scratch = batch_bytes(n, classes, longest, threads) + tile_bytes(n) + 24 * n + SCRATCH
+    scratch = batch_bytes(n, classes, longest, threads) + 24 * n
+    scratch += scoring_bytes(n, store.n_rows)
     head = 8 * min(HEAD, n) * classes // processes
     dense = n * classes * _WEIGHT // processes
 
@@ -120,7 +122,14 @@ def plan_classes(
         return replace(made, items=items | {"weights": size, "tiles": scratch})
 
     least = weights(_LEAST)
-    made = plan(least)
+    try:
+        made = plan(least)
+    except MemoryPlanError as error:
+        needs = {"weights, at least": least, "tiles": scratch}
+        needs["rows and others"] = error.least_bytes - sum(needs.values())
+        advice = f", or {shape.advice}" if shape.advice else ""
+        Budget(mem, f"to train on {store.name}", needs).check(advice)
+        raise
     free = max(0, made.left - reserved - int(SLACK * mem))
     wanted = dense + head if made.is_whole else weights(_USUAL)
     size = min(max(wanted, least), least + free)
@@ -355,6 +364,8 @@ class ClassPasses:
                     small = _REST * goal / max(1, n)
                 if gap <= goal or is_late():
                     break
+                if round_ % _WAKE == _WAKE - 1:
+                    wake(block.lists)
                 self._after_round()
             totals.gap += gap
             wake(block.lists)

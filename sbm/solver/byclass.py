@@ -39,7 +39,7 @@ Bools = npt.NDArray[np.bool_]
 # steps: batches are halved, or doubled, if curvatures are on average so many times those of single
 # rows.
 BATCH, _FIRST = 64, 16
-_TOO_MANY, _FEW = 2.0, 1.3
+_TOO_MANY, _FEW = 1.5, 1.2
 LINE = 64  # bytes of a line of a table, which has five weights
 HEAD = 1024  # most frequent features, whose weights are dense
 # Nonzeros and classes of a batch, unless a single row has more.
@@ -355,7 +355,7 @@ class ByClass:
             before = batch
         if not np.isfinite(stats).all():
             raise DataError(TOO_LARGE)
-        curvature = stats[4] / max(1.0, stats[5])
+        curvature = stats[4] / stats[5] if stats[5] > 0 else 1.0
         if curvature > _TOO_MANY:
             self.batch = max(1, self.batch // 2)
         elif curvature < _FEW:

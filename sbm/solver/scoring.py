@@ -19,7 +19,7 @@ from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.byclass import ByClass, RowFacts, Tables
 
-__all__ = ["FOUND", "SCRATCH", "Scoring", "tile_bytes"]
+__all__ = ["FOUND", "Scoring", "scoring_bytes"]
 
 Floats = npt.NDArray[np.float64]
 Float32s = npt.NDArray[np.float32]
@@ -33,17 +33,19 @@ _DENSE = 4096  # most frequent features, which are dense in a tile: 2 MB
 _HARD, _MOST_HARD = 1 / 16, 1 << 22
 _KEEP = 0.05  # a class without a variable whose loss is below minus this leaves a list
 _NEVER = np.float32(-1e30)  # as in kernels/scoring.py
-_AT_ONCE = 1 << 14  # rows whose lists are made at a time
-SCRATCH = _AT_ONCE * (40 * FOUND + 40 * 48)  # bytes that takes, of usual lists
+# Rows whose lists are made at a time, and the bytes of each: of classes that are found, sorted, and
+# of usual lists before and after, with losses and marks.
+_AT_ONCE, _MAKING = 1 << 14, 40 * 16 + 40 * 48
 _EVERY = -1e29  # below the loss of any class
 _LAST = np.int32(2**31 - 1)  # after all classes
 _ROUNDING = 2.0**-28  # of a float64, in that of a float32, and a bit less
 
 
-def tile_bytes(n_weights: int) -> int:
-    """Return the bytes of a tile, if a quarter of its lists is not 0."""
+def scoring_bytes(n_weights: int, n_rows: int) -> int:
+    """Return the bytes of a tile, if a quarter of its lists is not 0, and of lists in the making."""
     dense = min(_DENSE, n_weights)
-    return _WIDTH * (4 * dense + 5 * (n_weights - dense) // 4) + 8 * n_weights
+    tile = _WIDTH * (4 * dense + 5 * (n_weights - dense) // 4) + 8 * n_weights
+    return tile + min(n_rows, _AT_ONCE) * _MAKING
 
 
 @dataclass

@@ -307,8 +307,8 @@ def solve(
     steps : (n_entries,) float64
         Steps of weights of classes, in rows: own class first. Written.
     stats : (6,) float64
-        Raised by: gaps at the visits, rise of Σβ, rows, entries that moved; curvatures divided by
-        those of rows alone, entries.
+        Raised by: gaps at the visits, rise of Σβ, rows, entries that moved; squared steps times
+        curvatures, and times those of rows alone.
     """
     for k in range(n):
         i = rows[k]
@@ -335,9 +335,6 @@ def solve(
             beta = new[m : 2 * m]
             for j in range(m):
                 beta[j] = betas[at[b + 1 + j]]
-        for q in range(b, first[k + 1]):
-            stats[4] += h[q] / squares[i]
-        stats[5] += m + 1
         stats[0] += gap
         stats[2] += 1
         _step(loss, beta, h[b + 1 :], h[b], m, C, kind, new)
@@ -348,6 +345,8 @@ def solve(
             total += step
             steps[q] = -step
             stats[3] += step != 0.0
+            stats[4] += h[q] * step * step
+            stats[5] += squares[i] * step * step
         for j in range(m):
             q = b + 1 + j
             betas[at[q]] = new[j]
@@ -355,6 +354,8 @@ def solve(
                 listed[at[q]] = ~listed[at[q]]
         steps[b] = total
         stats[1] += total
+        stats[4] += h[b] * total * total
+        stats[5] += squares[i] * total * total
         rest[i] = min(rest[i] + 1, _MOST_REST) if gap <= small else 0
         skip[i] = (1 << rest[i]) - 1
 
