@@ -40,7 +40,7 @@ def store(tmp_path_factory):
 
 
 def train(store, path, **options):
-    chosen = {"mem": "400MB", "tol": 1e-4, "max_passes": 300, "threads": 1, **options}
+    chosen = {"mem": "400MB", "tol": 1e-3, "max_passes": 300, "threads": 1, **options}
     return sbm.train(store, path, chosen, resume=False)
 
 
@@ -58,8 +58,8 @@ def dense(monkeypatch, *arguments, **options):
     [
         {"C": 0.01},
         {"C": 1},
-        {"C": 10, "tol": 1e-2},
-        {"bias": 0.5},
+        {"C": 3, "tol": 1e-2},
+        {"bias": 0.5, "tol": 1e-2},
         {"class_weight": {"4": 3, "7": 0}, "scale": "maxabs"},
     ],
     ids=str,
@@ -86,7 +86,7 @@ def test_certified_objective_is_that_of_the_model(tmp_path, loss):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_classes(monkeypatch, tmp_path, loss, classes):
     X, y = rows()
-    store = make_store(tmp_path, X, y % classes)
+    store = make_store(tmp_path, X, y // 3 % classes)
     ours = train(store, tmp_path / "a.model", loss=loss)
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
 
@@ -134,8 +134,7 @@ def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
 
 
 def test_weights_that_do_not_fit_are_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(byclass, "_LEAST", 0.0)
-    X, y = rows(300, 1500, 4000)
-    data = write_rows(tmp_path / "d.svm", X, y)
-    with pytest.raises(MemoryPlanError, match=r"of 296 classes .* --launch 2"):
-        train(data, tmp_path / "m.model", loss="weston_watkins", mem="130MB")
+    monkeypatch.setattr(byclass, "_WEIGHT", 0)
+    data = write_rows(tmp_path / "d.svm", *rows(200, 400, 3000))
+    with pytest.raises(MemoryPlanError, match=r"the weights of \d+ classes .* --launch 2"):
+        train(data, tmp_path / "m.model", loss="weston_watkins")

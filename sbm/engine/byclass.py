@@ -15,11 +15,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Lists, no_alphas
+from sbm.alphas import Lists, cut, join, no_alphas
 from sbm.compiled.calls import load
 from sbm.distributed.comm import Comm
 from sbm.engine.learners import Seconds
-from sbm.engine.machine import usable_threads
 from sbm.engine.memory import SLACK, Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
@@ -27,7 +26,6 @@ from sbm.errors import MemoryPlanError
 from sbm.models.weights import WindowedWeights
 from sbm.plain import dataclass
 from sbm.rows import Rows
-from sbm.settings import Settings
 from sbm.solver.byclass import (
     HEAD,
     ByClass,
@@ -104,7 +102,7 @@ def plan_classes(
 
     mean = store.nnz / max(1, store.n_rows)
     row = _ROW + FOUND * _OF_FOUND + _LISTED * _OF_LISTED + int(_PREPARED * mean)
-    plain = replace(shape, outputs=(1,), listed=False, copies=0, ranks=1, draws=False, models=1)
+    plain = replace(shape, outputs=(1,), listed=False, copies=0, ranks=1, models=1)
 
     def plan(size: int) -> MemoryPlan:
         more = shape.more_bytes + scratch + size
@@ -138,9 +136,9 @@ def plan_classes(
 
 @dataclass
 class Block:
-    """A part of the rows in memory, with what is known of them."""
+    """Some parts of the rows in memory, with what is known of them."""
 
-    part: int
+    parts: Sequence[int]
     rows: Rows
     facts: RowFacts
     lists: Lists
@@ -153,7 +151,6 @@ class ClassPasses:
     ----------
     store : BlockStore
     plan : MemoryPlan
-    settings : Settings
     problem : MultiProblem
     run : Run
         Stores the lists.
@@ -164,6 +161,8 @@ class ClassPasses:
         The parts that stay decoded in memory.
     after_round : callable
         Called between two rounds, and after each block that is read; may raise.
+    seed, threads : int
+        As of the settings.
     weights : RowWeights, optional
         Row weights. Default: 1.
     read_rate : float, optional
@@ -183,7 +182,6 @@ class ClassPasses:
         self,
         store: BlockStore,
         plan: MemoryPlan,
-        settings: Settings,
         problem: MultiProblem,
         run: Run,
         progress: Progress,
@@ -191,20 +189,23 @@ class ClassPasses:
         staying: Sequence[int],
         after_round: Callable[[], None],
         *,
+        seed: int,
+        threads: int,
         weights: RowWeights | None = None,
         read_rate: float | None = None,
     ) -> None:
-        self._store, self._plan, self._settings, self._problem = store, plan, settings, problem
+        self._store, self._plan, self._problem = store, plan, problem
         self._run, self._progress, self._comm, self._after_round = run, progress, comm, after_round
-        self._threads = usable_threads(settings.threads)
+        self._seed, self._threads = seed, threads
         self.seconds = Seconds()
         self._team = ThreadPoolExecutor(self._threads, "sbm-solve")
         self.reader = BlockReader(
             store, plan, staying, len(staying) == len(plan.parts), "int32", self._threads,
             rate=read_rate, weights=weights,
         )  # fmt: skip
-        self._facts: dict[int, RowFacts] = {}
-        self._lists: dict[int, Lists] = {}  # if all rows are one part
+        # If all rows are one part.
+        self._facts: RowFacts | None = None
+        self._lists: Lists | None = None
         self._n_weights = store.n_features + (problem.bias > 0)
 
     @contextmanager
@@ -213,50 +214,57 @@ class ClassPasses:
         with self.reader.pool, self._team:
             yield
 
-    def _shuffled(self, number: int) -> list[int]:
-        """Return all parts in the order of a pass."""
-        random = np.random.default_rng([self._settings.seed, 3, number])
-        return [int(k) for k in random.permutation(len(self._plan.parts))]
+    def _order(self, number: int) -> list[list[int]]:
+        """Return the parts of each block of a pass, in random order."""
+        random = np.random.default_rng([self._seed, 3, number])
+        return self._plan.blocks([int(k) for k in random.permutation(len(self._plan.parts))])
 
-    def _rows(self, what: str, order: Sequence[int] | None = None) -> Iterator[tuple[int, Rows]]:
-        """Yield all parts, by default in the order of the store."""
-        parts = list(range(len(self._plan.parts)) if order is None else order)
-        self._progress.start(what, len(parts), "blocks")
-        blocks = self.reader.read([[part] for part in parts], lambda *_: None, lambda *_: None)
+    def _rows(
+        self, what: str, order: Sequence[Sequence[int]] | None = None
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        """Yield the rows of blocks with their parts, by default in the order of the store."""
+        if order is None:
+            order = self._plan.blocks(range(len(self._plan.parts)))
+        self._progress.start(what, len(order), "blocks")
+        blocks = self.reader.read(order, lambda *_: None, lambda *_: None)
         for done, loaded in enumerate(blocks, 1):
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
-            yield parts[done - 1], loaded.result
+            yield order[done - 1], loaded.result
             self._progress.advance(done)
             self._after_round()
         self.seconds.disk = self.reader.disk_seconds
         self._progress.finish()
 
-    def _blocks(self, what: str, order: Sequence[int] | None = None) -> Iterator[Block]:
-        for part, rows in self._rows(what, order):
-            facts = self._facts.get(part) or self.by_class.facts(rows)
+    def _blocks(self, what: str, order: Sequence[Sequence[int]] | None = None) -> Iterator[Block]:
+        for parts, rows in self._rows(what, order):
             if self._plan.is_whole:
-                self._facts[part] = facts
-            yield Block(part, rows, facts, self.load(part))
+                self._facts = self._facts or self.by_class.facts(rows)
+            yield Block(parts, rows, self._facts or self.by_class.facts(rows), self._load(parts))
 
-    def load(self, part: int) -> Lists:
-        """Return the lists of a part."""
-        if part in self._lists:
-            return self._lists[part]
-        lists = self._run.load(part)
+    def _load(self, parts: Sequence[int]) -> Lists:
+        """Return the lists of a block."""
+        lists = self._lists or join([self._run.load(part) for part in parts])
         assert isinstance(lists, Lists)
+        if self._plan.is_whole:
+            self._lists = lists
         return lists
 
-    def _keep(self, part: int, lists: Lists) -> None:
+    def _keep(self, parts: Sequence[int], lists: Lists) -> None:
         if self._plan.is_whole:
-            self._lists[part] = lists
+            self._lists = lists
         else:
-            self._run.store(part, lists)
+            self._store_lists(parts, lists)
+
+    def _store_lists(self, parts: Sequence[int], lists: Lists) -> None:
+        sizes = [self._plan.rows_of_parts[part] for part in parts]
+        for part, some in zip(parts, cut(lists, sizes), strict=True):
+            self._run.store(part, some)
 
     def store_lists(self) -> None:
         """Store the lists that are in memory in the run."""
-        for part, lists in self._lists.items():
-            self._run.store(part, lists)
+        if self._lists is not None:
+            self._store_lists(range(len(self._plan.parts)), self._lists)
 
     # --------------------------------------------------------------------------- beginning
 
@@ -290,14 +298,11 @@ class ClassPasses:
                 self.by_class.add_rows(rows, none, 1.0 / sizes)
             self.scoring.begin()
             for block in self._blocks("first classes"):
-                self._keep(block.part, self.scoring.first_lists(block.rows, block.facts))
+                self._keep(block.parts, self.scoring.first_lists(block.rows, block.facts))
         self.by_class.clear()
 
     def restore(self) -> None:
         """Read the lists of a checkpoint, and compute the weights."""
-        if self._plan.is_whole:
-            for part in range(len(self._plan.parts)):
-                self._lists[part] = self.load(part)
         self.by_class.clear()
         self.rebuild()
 
@@ -305,8 +310,8 @@ class ClassPasses:
         """Compute the weights from the variables, which removes rounding and what became 0."""
         self.by_class.lay_out()
         with self._within_memory():
-            for part, rows in self._rows("weights"):
-                lists = self.load(part)
+            for parts, rows in self._rows("weights"):
+                lists = self._load(parts)
                 wake(lists)
                 self.by_class.add_rows(rows, lists)
 
@@ -343,12 +348,12 @@ class ClassPasses:
         """
         totals = Totals()
         most = _ROUNDS if self._plan.is_whole else _ROUNDS_OF_PART
-        for block in self._blocks(f"pass {number}", self._shuffled(number)):
+        for block in self._blocks(f"pass {number}", self._order(number)):
             n, goal, small = len(block.rows), 0.0, 0.0
             block.facts.rest[:] = block.facts.skip[:] = 0
             for round_ in range(most):
                 seed = np.random.default_rng(
-                    [self._settings.seed, 5, number, round_, block.part]
+                    [self._seed, 5, number, round_, *block.parts]
                 ).integers(1, 2**62)
                 with self._within_memory(), self.seconds.measure("solve"):
                     stats = self.by_class.visit(
@@ -369,7 +374,7 @@ class ClassPasses:
                 self._after_round()
             totals.gap += gap
             wake(block.lists)
-            self._keep(block.part, block.lists)
+            self._keep(block.parts, block.lists)
             if is_late():
                 break
         return totals
@@ -384,7 +389,7 @@ class ClassPasses:
                 room = self._room_for(len(block.rows))
                 found, lists = self.scoring.score(block.rows, block.facts, block.lists, room)
                 sums.append(found)
-                self._keep(block.part, lists)
+                self._keep(block.parts, lists)
         loss, betas, support, free, missing, rounding = (
             math.fsum(column) for column in zip(*sums, strict=True)
         )
@@ -406,7 +411,7 @@ class ClassPasses:
     @property
     def listed(self) -> int:
         """Number of classes in the lists that are in memory."""
-        return sum(len(lists.outputs) for lists in self._lists.values())
+        return 0 if self._lists is None else len(self._lists.outputs)
 
     # ------------------------------------------------------------------------------- model
 

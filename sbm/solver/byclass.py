@@ -46,6 +46,7 @@ HEAD = 1024  # most frequent features, whose weights are dense
 _NONZEROS, _CLASSES = 1 << 16, 1 << 15
 _SPARE = 0.25  # lines of tables that grow, per line in use, before they are squeezed
 _LEAST_SPARE = 1 << 14  # lines
+_TIGHT = 50  # tables would be squeezed all the time if only this part of them is free
 _OTHERS = 4  # the work of a class without rows, in rows
 
 
@@ -139,7 +140,8 @@ class Tables:
             There is none.
         """
         live, most = int(self.lines.sum()), int(self.top[1])
-        if int(self.top[0]) == live and most == self._most:
+        is_last = int(self.top[0]) == live and most == self._most
+        if is_last or live + live // _TIGHT >= self._most:
             raise TablesFullError
         order = np.argsort(self.begin, kind="stable")
         self._kernels.squeeze(order, self.begin, self.lines, self.cells, self.top)

@@ -33,8 +33,8 @@ _DENSE = 4096  # most frequent features, which are dense in a tile: 2 MB
 _HARD, _MOST_HARD = 1 / 16, 1 << 22
 _KEEP = 0.05  # a class without a variable whose loss is below minus this leaves a list
 _NEVER = np.float32(-1e30)  # as in kernels/scoring.py
-# Rows whose lists are made at a time, and the bytes of each: of classes that are found, sorted, and
-# of usual lists before and after, with losses and marks.
+# Rows whose lists are made at a time, and bytes of each: of classes that are found, and of usual
+# lists before and after, with losses and marks.
 _AT_ONCE, _MAKING = 1 << 14, 40 * 16 + 40 * 48
 _EVERY = -1e29  # below the loss of any class
 _LAST = np.int32(2**31 - 1)  # after all classes
@@ -42,7 +42,7 @@ _ROUNDING = 2.0**-28  # of a float64, in that of a float32, and a bit less
 
 
 def scoring_bytes(n_weights: int, n_rows: int) -> int:
-    """Return the bytes of a tile, if a quarter of its lists is not 0, and of lists in the making."""
+    """Return the bytes of a tile, a quarter of whose lists is not 0, and of lists in the making."""
     dense = min(_DENSE, n_weights)
     tile = _WIDTH * (4 * dense + 5 * (n_weights - dense) // 4) + 8 * n_weights
     return tile + min(n_rows, _AT_ONCE) * _MAKING

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sbm.engine.byclass import ClassPasses
 from sbm.engine.learners import Judge
+from sbm.engine.machine import usable_threads
 from sbm.models.weights import WindowedWeights
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.training import Training
@@ -49,8 +50,9 @@ class Classes:
         job, (problem,) = training.job, training.problems
         assert isinstance(problem, MultiProblem)
         self.passes = ClassPasses(
-            job.store, job.plan, training.settings, problem, training.run, job.options.progress,
-            job.comm, job.staying, training.stop_if_asked, weights=job.weights,
+            job.store, job.plan, problem, training.run, job.options.progress, job.comm,
+            job.staying, training.stop_if_asked, seed=training.settings.seed,
+            threads=usable_threads(training.settings.threads), weights=job.weights,
             read_rate=job.options.read_rate,
         )  # fmt: skip
         self.seconds, self.reader = self.passes.seconds, self.passes.reader

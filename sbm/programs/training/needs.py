@@ -153,7 +153,7 @@ def shape_of(task: Task) -> Shape:
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=task.models,
-        draws=settings.parts != "blocks" and task.method == "dual",
+        draws=settings.parts != "blocks" and task.method in ("dual", "classes"),
         may_join=(settings.parts == "auto" or accelerated)
         and task.models == 1
         and not is_one_class,
