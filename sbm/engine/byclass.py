@@ -268,13 +268,19 @@ class ClassPasses:
 
     # --------------------------------------------------------------------------- beginning
 
-    def look(self) -> None:
-        """Count the features of all rows, and make weights that are 0."""
-        counts, longest = np.zeros(self._n_weights, np.int64), 0
+    def count(self) -> int:
+        """Count the nonzeros of each feature; return their number."""
+        self._counts, self._longest = np.zeros(self._n_weights, np.int64), 0
         kernels = load("sbm.solver.kernels.batches")
         for _, rows in self._rows("count"):
-            kernels.count_features(rows.lengths, rows.starts, rows.indices, counts)
-            longest = max(longest, int(rows.lengths.max(initial=0)))
+            kernels.count_features(rows.lengths, rows.starts, rows.indices, self._counts)
+            self._longest = max(self._longest, int(rows.lengths.max(initial=0)))
+        return int(self._counts.sum())
+
+    def look(self) -> None:
+        """Count the features of all rows, and make weights that are 0."""
+        self.count()
+        counts = self._counts
         if self._problem.bias > 0:
             counts[-1] = self._store.n_rows + 1
         self.feature_of = np.argsort(-counts, kind="stable").astype(np.int32)
@@ -284,7 +290,7 @@ class ClassPasses:
         class_rows = [float(n) for n in self._store.label_counts]
         self.by_class = ByClass(
             self._problem, rank, class_rows, self._comm, self._threads, spread,
-            self._plan.items["weights"], longest,
+            self._plan.items["weights"], self._longest,
         )  # fmt: skip
         self.scoring = Scoring(self.by_class)
 

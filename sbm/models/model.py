@@ -167,22 +167,33 @@ class Model:
         SettingsError
             The model has no output for this label.
         """
-        rows, w = self.ranked(self._output_of(label), n)
-        return [(self.feature_name(row), float(w[row])) for row in rows.tolist()]
+        rows, w = self.ranked(*self.column(self._output_of(label)), n)
+        return [(self.feature_name(row), float(x)) for row, x in zip(rows.tolist(), w, strict=True)]
 
-    def ranked(self, output: int, n: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-        """Return the rows with the `n` largest weights of an output, and all of its weights.
-
-        If `n` is negative, the smallest weights are chosen. Equal weights are in the order of ids.
-        """
+    def column(self, output: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Return the rows of `W` with a nonzero weight of an output, ascending, and the weights."""
+        if isinstance(self.W, SparseWeights):
+            return self.W.column(output)
         w = self.W[:, output]
+        rows = np.flatnonzero(w)
+        return rows, w[rows]
+
+    def ranked(
+        self, rows: npt.NDArray[np.intp], w: npt.NDArray[np.float64], n: int
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Return those of some rows with the `n` largest weights above 0, and these.
+
+        If `n` is negative, the smallest weights below 0 are chosen. Equal weights are in the order
+        of ids.
+        """
         signed = w if n >= 0 else -w
         most = min(abs(n), int(np.count_nonzero(signed > 0)))
         if not most:
-            return np.empty(0, np.intp), w
+            return rows[:0], w[:0]
         least = np.partition(signed, len(w) - most)[len(w) - most]
-        rows = np.flatnonzero(signed >= least)
-        return rows[np.lexsort((self.ids[rows], -signed[rows]))][:most], w
+        some = np.flatnonzero(signed >= least)
+        some = some[np.lexsort((self.ids[rows[some]], -signed[some]))][:most]
+        return rows[some], w[some]
 
     def _output_of(self, label: Any) -> int:
         """Return the output of a label, or the only output."""

@@ -107,14 +107,26 @@ class SparseWeights:
         return csr_matrix((values, columns.astype(np.int32), self.ends), shape=self.shape)
 
     @cached_property
-    def _by_output(self) -> Any:
-        return self.to_csr().tocsc()
+    def _by_output(self) -> tuple[Ints, npt.NDArray[np.int32], Floats]:
+        """Ends of outputs, and the features and weights of each, ascending."""
+        columns, values = self.entries
+        ends = np.zeros(self.shape[1] + 1, np.int64)
+        np.cumsum(np.bincount(columns, minlength=self.shape[1]), out=ends[1:])
+        order = np.argsort(columns, kind="stable")
+        features = np.repeat(np.arange(self.shape[0], dtype=np.int32), self.counts)
+        return ends, features[order], values[order]
+
+    def column(self, output: int) -> tuple[npt.NDArray[np.intp], Floats]:
+        """Return features with a nonzero weight of an output, ascending, and the weights."""
+        ends, features, values = self._by_output
+        own = slice(ends[output], ends[output + 1])
+        return features[own].astype(np.intp), values[own]
 
     def __getitem__(self, key: Any) -> Floats:
         if isinstance(key, tuple):  # all rows, one output
-            begin, end = self._by_output.indptr[key[1] : key[1] + 2]
+            features, weights = self.column(key[1])
             column = np.zeros(self.shape[0])
-            column[self._by_output.indices[begin:end]] = self._by_output.data[begin:end]
+            column[features] = weights
             return column
         columns, values = self.entries
         rows = np.arange(self.shape[0])[key]

@@ -307,10 +307,8 @@ class Job:
         self.plan = self._agreed_plan()
         self._plans += 1
         share = self.task.share
-        if self.task.method == "classes":  # every rank has all rows
-            self.own = list(range(len(self.plan.parts)))
-        else:
-            self.own = deal_parts(share.adding, self.store, self.plan)[share.adding.rank]
+        dividing = self.task.dividing
+        self.own = deal_parts(dividing, self.store, self.plan)[dividing.rank]
         shape = shape_record(self.store, self.plan, share.problems)
         self.itself |= {"shape": shape, "bound": self.bound}
         self.itself["n_labels"] = len(self.store.labels or [])  # for a warm start

@@ -145,6 +145,11 @@ class Task:
         return n >= MANY_CLASSES or dense > _DENSE_SHARE * settings.mem_bytes
 
     @property
+    def dividing(self) -> Comm:
+        """Connects the ranks that the rows are divided among; none if each has all rows."""
+        return SerialComm() if self.is_by_class else self.share.adding
+
+    @property
     def problems(self) -> list[AnyProblem]:
         """The problems of this rank, of all models."""
         return [*self.share.problems, *self.others]
