@@ -267,8 +267,10 @@ class Model:
             return self
         zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
         names = None if self.names is None else self.names.take(used)
+        is_sparse = isinstance(self.W, SparseWeights)
+        W = self.W.without_zeros() if is_sparse else self.W[used]
         return replace(
-            self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids, names=names,
+            self, ids=self.ids[used], W=W, zero_ids=zero_ids, names=names,
             zero_names=self._names_of_zeros(used),
         )  # fmt: skip
 

@@ -51,6 +51,27 @@ class SparseWeights:
         self.ends = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, dtype=np.int64, out=self.ends[1:])
 
+    @classmethod
+    def of(
+        cls, counts: Ints, n_outputs: int, columns: npt.NDArray[np.integer], values: Floats
+    ) -> SparseWeights:
+        """Return weights in memory: the number of each feature's nonzeros, and their entries."""
+        made = cls(Path(), counts, n_outputs)
+        made.__dict__["entries"] = columns, values  # where cached_property keeps them
+        return made
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> SparseWeights:
+        """Return those of the nonzeros for which `keep`, shape (n_nonzero,), is true."""
+        columns, values = self.entries
+        before = np.concatenate([[0], np.cumsum(keep)])
+        counts = np.diff(before[self.ends])
+        return SparseWeights.of(counts, self.shape[1], columns[keep], values[keep])
+
+    def without_zeros(self) -> SparseWeights:
+        """Return the weights of features that have nonzeros."""
+        counts = self.counts
+        return SparseWeights.of(counts[counts > 0], self.shape[1], *self.entries)
+
     @property
     def counts(self) -> Ints:
         """Number of nonzero weights of each feature, shape (n_features,)."""
