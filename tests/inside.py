@@ -175,6 +175,7 @@ from sbm.rows import SPARE as ROWS_SPARE
 from sbm.rows import Arena, Rows
 from sbm.settings import SETTINGS, Settings, nearest
 from sbm.solver.block import Block
+from sbm.solver.byclass import ByClass, Tables, TablesFullError, divide, wake
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
@@ -192,6 +193,7 @@ from sbm.solver.problem import (
     squared_norm,
 )
 from sbm.solver.proximal import units_for
+from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import exponential
 from sbm.solver.variables import DenseSet, ListPool
@@ -382,6 +384,7 @@ __all__ = [
     "BlockStore",
     "BlockWriter",
     "Buffers",
+    "ByClass",
     "Certificate",
     "Certifier",
     "Chunk",
@@ -446,6 +449,7 @@ __all__ = [
     "Rows",
     "Run",
     "Scale",
+    "Scoring",
     "Screen",
     "SerialComm",
     "Series",
@@ -461,6 +465,8 @@ __all__ = [
     "StatusFile",
     "Step",
     "StreamPlan",
+    "Tables",
+    "TablesFullError",
     "Task",
     "Terminal",
     "TextOptions",
@@ -500,6 +506,7 @@ __all__ = [
     "default_model",
     "default_store",
     "distributed_comm_module",
+    "divide",
     "divide_classes",
     "encode_record",
     "encode_rows",
@@ -614,6 +621,7 @@ __all__ = [
     "tuning_sparse_module",
     "units_for",
     "visit_all",
+    "wake",
     "window_of",
     "within_limit",
     "world",

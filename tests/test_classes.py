@@ -4,7 +4,26 @@ import numpy as np
 import pytest
 from families import assert_same_optimum, make_store, row_losses
 from helpers import full_weights, write_rows
-from inside import Run, train_ranks
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import (
+    LOSSES as BY_NAME,
+)
+from inside import (
+    ByClass,
+    Lists,
+    MultiProblem,
+    Rows,
+    Run,
+    Scoring,
+    SerialComm,
+    Tables,
+    TablesFullError,
+    divide,
+    load,
+    train_ranks,
+    wake,
+)
 from inside import engine_byclass_module as byclass
 from inside import training_task_module as task
 from threads import in_threads
@@ -52,6 +71,7 @@ def dense(monkeypatch, *arguments, **options):
         return train(*arguments, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "options",
@@ -82,6 +102,7 @@ def test_certified_objective_is_that_of_the_model(tmp_path, loss):
     assert report["dual"] <= primal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_classes(monkeypatch, tmp_path, loss, classes):
@@ -91,6 +112,7 @@ def test_few_classes(monkeypatch, tmp_path, loss, classes):
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 def test_same_bytes_for_threads_and_ranks(tmp_path, store, loss):
     options = {"loss": loss, "tol": 1e-2, "mem": "400MB", "max_passes": 300}
@@ -108,6 +130,7 @@ def test_same_bytes_for_threads_and_ranks(tmp_path, store, loss):
     assert len(made) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_resume_gives_the_same_bytes(tmp_path, store, ranks):
     options = {"loss": "weston_watkins", "mem": "400MB", "max_passes": 300, "threads": 1}
@@ -124,6 +147,7 @@ def test_resume_gives_the_same_bytes(tmp_path, store, ranks):
     assert path.read_bytes() == (tmp_path / "whole.model").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
     monkeypatch.setattr(byclass, "_ROW", 250_000)
@@ -133,8 +157,92 @@ def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
 
 
+@pytest.mark.long
 def test_weights_that_do_not_fit_are_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(byclass, "_WEIGHT", 0)
     data = write_rows(tmp_path / "d.svm", *rows(200, 400, 3000))
     with pytest.raises(MemoryPlanError, match=r"the weights of \d+ classes .* --launch 2"):
         train(data, tmp_path / "m.model", loss="weston_watkins")
+
+
+def rows_of(X, y):
+    """Return dense rows as those of a block."""
+    where = X != 0
+    lengths = where.sum(axis=1).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+    indices = where.nonzero()[1].astype(np.int32)
+    return Rows(
+        starts, lengths, indices, X[where], np.unique(y, return_inverse=True)[1].astype("i4")
+    )
+
+
+def no_lists(n):
+    return Lists(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000), st.integers(-3, 3)), max_size=400)
+)
+def test_tables_hold_sums_of_rows(steps):
+    """However tables grow, are squeezed or laid out, they have the weights of a dictionary."""
+    n = 3000 + 1
+    tables, expected = Tables(np.arange(3, dtype=np.int32), 3, n, 1 << 22), np.zeros((n, 3))
+    kernels = load("sbm.solver.kernels.batches")
+    for again in range(2):
+        tables.lay_out()
+        expected[:] = 0
+        for c, feature, value in steps:
+            X = np.zeros((1, n))
+            X[0, [feature, 2 * feature % n]] = [1.0, 0.5]
+            some = rows_of(X, [0])
+            some.y[:] = c
+            expected[:, c] += value * X[0]
+            done = kernels.add_rows(
+                *tables.arrays, tables.own, 0, some.starts, some.lengths, some.indices,
+                some.values, some.y, np.arange(n, dtype=np.int32), 0.0, *vars(no_lists(1)).values(),
+                np.full(3, float(value)), np.zeros(n, np.int32), np.zeros(n),
+            )  # fmt: skip
+            assert done == 1
+        if again:
+            tables.make_room()
+        assert np.allclose(tables.norms(), (expected**2).sum(axis=0), atol=1e-9)
+
+
+def test_full_tables_are_an_error():
+    tables = Tables(np.arange(1, dtype=np.int32), 1, 10, 0)
+    tables.lines[0] = tables.top[0] = tables.top[1] = len(tables.cells) // 8
+    with pytest.raises(TablesFullError):
+        tables.make_room()
+
+
+def test_classes_are_divided_evenly():
+    owner = divide([9, 1, 1, 1, 1, 5], 2)
+    assert sorted(np.bincount(owner)) == [2, 4] or sorted(np.bincount(owner)) == [3, 3]
+    assert divide([1, 2], 1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dual_value_never_falls(loss):
+    """Even if all rows of a batch share their classes."""
+    X, y = rows(classes=4, n=100, features=12)
+    some = rows_of(X, y)
+    costs = np.full(int(some.y.max()) + 1, 2.0)
+    weights = ByClass(
+        MultiProblem(BY_NAME[loss], costs, 2.0), np.arange(12, dtype=np.int32),
+        np.bincount(some.y).tolist(), SerialComm(), 1, map, 1 << 20, 12,
+    )  # fmt: skip
+    facts, scoring = weights.facts(some), Scoring(weights)
+    weights.add_rows(some, no_lists(len(some)), np.ones(len(costs)))
+    scoring.begin()
+    lists = scoring.first_lists(some, facts)
+    weights.clear()
+    values = [0.0]
+    for k in range(12):
+        weights.batch = 64
+        weights.visit(some, facts, lists, k + 1, 0.0)
+        wake(lists)
+        weights.lay_out()
+        weights.add_rows(some, lists)
+        values.append(lists.values.sum() - 0.5 * weights.norms().sum())
+    assert values[-1] > 0
+    assert (np.diff(values) >= -1e-9 * values[-1]).all()

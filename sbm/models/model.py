@@ -22,6 +22,7 @@ from sbm.store.files import require_place
 from sbm.units import count, format_number
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
+_SCORES = 1 << 23  # decision values in memory while labels are predicted, 64 MB
 _MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
@@ -528,6 +529,22 @@ class Model:
         DataError
             If `X` is not a matrix of finite numbers, or its arrays do not fit together.
         """
+        scores = np.concatenate(list(self._decide(X, 1 << 62)))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def _decide(self, X: Any, most: int) -> Iterator[npt.NDArray[np.float64]]:
+        """Yield the decision values of rows, shape (any, n_outputs), at most so many at a time."""
+        ours = self._known(X)
+        weights = self.W.to_csr() if isinstance(self.W, SparseWeights) else self.W
+        step = max(1, min(most // self.W.shape[1], ours.shape[0]))
+        for first in range(0, max(1, ours.shape[0]), step):
+            products = ours[first : first + step] @ weights
+            if isinstance(self.W, SparseWeights):
+                products = products.toarray()
+            yield np.asarray(products) + self.bias * self.bias_weights
+
+    def _known(self, X: Any) -> Any:
+        """Return the known features of rows as a CSR matrix, shape (n_rows, n_features)."""
         from scipy.sparse import csr_matrix
 
         is_frame = hasattr(X, "__arrow_c_stream__") and "names" in self.info
@@ -566,13 +583,7 @@ class Model:
             )
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         shape = X.shape[0], len(self.ids)
-        ours = csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
-        if isinstance(self.W, SparseWeights):
-            products = (ours @ self.W.to_csr()).toarray()
-        else:
-            products = np.asarray(ours @ self.W)
-        scores: npt.NDArray[np.float64] = products + self.bias * self.bias_weights
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict the labels of rows, or the targets for regression.
@@ -595,17 +606,19 @@ class Model:
         DataError
             If `X` is not a matrix of numbers.
         """
-        scores = self.decision_function(X)
-        if self.is_regression:
-            return scores
         labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
-        if len(labels) == 1:
-            return np.repeat(labels, len(scores))
-        if scores.ndim == 1:
+        if self.W.shape[1] == 1 or len(labels) == 1:
+            scores = self.decision_function(X)
+            if self.is_regression:
+                return scores
+            if len(labels) == 1:
+                return np.repeat(labels, len(scores))
             return labels[(scores > self.threshold).astype(np.intp)]
-        scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict
-        best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
-        return labels[best]
+        best = list[npt.NDArray[np.intp]]()
+        for some in self._decide(X, _SCORES):
+            some[np.isnan(some)] = -np.inf  # NaN is never the best, as in sbm predict
+            best.append(np.argmax(some, axis=1))
+        return labels[np.concatenate(best)]
 
     @with_keywords()
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
