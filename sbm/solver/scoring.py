@@ -50,22 +50,25 @@ def scoring_bytes(n_weights: int, n_rows: int) -> int:
 
 @dataclass
 class _Found:
-    """What a scoring of some rows found.
+    """What a scoring of some rows of a block found.
 
     Attributes
     ----------
+    rows : ndarray, shape (n_some,), int32
+        The rows, ascending.
     losses : ndarray, float32
         Losses of listed classes.
-    best, best_losses : ndarray, shape (n, m), int32, float32
+    best, best_losses : ndarray, shape (n_some, m), int32, float32
         Classes that are not listed and have the largest losses, the largest first.
     counts : ndarray, shape (n,), int32
-        Number of classes that are not listed and have a loss above the least.
+        Number of classes that are not listed and have a loss above the least, by row of the block.
     bounds : ndarray, shape (n,), float64
         Bound on the sum of their losses, in errors.
     errors : ndarray, shape (n,), float64
         Error of the losses of each row.
     """
 
+    rows: Int32s
     losses: Float32s
     best: Int32s
     best_losses: Float32s
@@ -73,12 +76,12 @@ class _Found:
     bounds: Floats
     errors: Floats
 
-    def of(self, own: slice, entries: slice) -> _Found:
-        """Return what was found for a range of rows, as views."""
-        return _Found(
-            self.losses[entries], self.best[own], self.best_losses[own], self.counts[own],
-            self.bounds[own], self.errors[own],
-        )  # fmt: skip
+    def largest(self, own: slice) -> Float32s:
+        """Return the largest loss of a class that is not listed, for a range of rows."""
+        a, b = np.searchsorted(self.rows, [own.start, own.stop])
+        found = np.full(own.stop - own.start, _NEVER)
+        found[self.rows[a:b] - own.start] = self.best_losses[a:b, 0]
+        return found
 
 
 @dataclass
@@ -90,31 +93,30 @@ class _Columns:
     losses: Float32s
 
     @classmethod
-    def of(cls, own: slice, pieces: Sequence[tuple[Int32s, _Found]], most: int) -> _Columns:
-        """Return at most `most` classes of each row of a range, of pieces with their rows.
-
-        The last piece of a row counts.
-        """
+    def of(cls, own: slice, pieces: Sequence[_Found], most: int) -> _Columns:
+        """Return at most `most` classes of each row of a range; of a row, the last piece counts."""
         sizes = np.zeros(own.stop - own.start, np.int64)
-        for rows, found in pieces:
+        last = np.full(len(sizes), -1)
+        ranges = [np.searchsorted(found.rows, [own.start, own.stop]) for found in pieces]
+        for k, (found, (a, b)) in enumerate(zip(pieces, ranges, strict=True)):
+            rows = found.rows[a:b]
             sizes[rows - own.start] = np.minimum(found.counts[rows], found.best.shape[1])
-        is_last = np.full(len(sizes), -1, np.int32)
-        for k, (rows, _) in enumerate(pieces):
-            is_last[rows - own.start] = k
+            last[rows - own.start] = k
         np.minimum(sizes, most, out=sizes)
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
         classes, losses = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
-        for k, (every, found) in enumerate(pieces):
-            rows = every[is_last[every - own.start] == k]
-            n = sizes[rows - own.start]
+        for k, (found, (a, b)) in enumerate(zip(pieces, ranges, strict=True)):
+            places = a + np.flatnonzero(last[found.rows[a:b] - own.start] == k)
+            rows = found.rows[places] - own.start
+            n = sizes[rows]
             width = int(n.max(initial=0))
             is_there = np.arange(width) < n[:, None]
-            theirs = np.where(is_there, found.best[rows, :width], _LAST)
+            theirs = np.where(is_there, found.best[places, :width], _LAST)
             order = np.argsort(theirs, axis=1, kind="stable")
-            at = (ends[rows - own.start][:, None] + np.arange(width))[is_there]
+            at = (ends[rows][:, None] + np.arange(width))[is_there]
             classes[at] = np.take_along_axis(theirs, order, 1)[is_there]
-            sorted_losses = np.take_along_axis(found.best_losses[rows, :width], order, 1)
+            sorted_losses = np.take_along_axis(found.best_losses[places, :width], order, 1)
             losses[at] = sorted_losses[is_there]
         return cls(ends, classes, losses)
 
@@ -152,8 +154,7 @@ class Scoring:
         parts: list[Lists] = []
         for first in range(0, n, _AT_ONCE):
             own = slice(first, min(first + _AT_ONCE, n))
-            some = every[(every >= own.start) & (every < own.stop)]
-            columns = _Columns.of(own, [(some, found)], FOUND)
+            columns = _Columns.of(own, [found], FOUND)
             parts.append(Lists(columns.ends, columns.classes, np.zeros(len(columns.classes))))
         joined = join(parts or [none])
         assert isinstance(joined, Lists)
@@ -180,12 +181,12 @@ class Scoring:
         z_own = weights.own_values(rows, lists)
         every = self._taking_part(facts)
         found = self._find(rows, facts, every, lists, z_own, FOUND, 0.0)
-        pieces = [(every, found)]
+        pieces = [found]
         hard = np.flatnonzero(found.counts > FOUND).astype(np.int32)
         is_ww = weights.problem.loss.name == "weston_watkins"
         if is_ww and 0 < len(hard) <= max(1, int(_HARD * len(rows))):
             most = max(FOUND, min(int(found.counts[hard].max()), _MOST_HARD // len(hard)))
-            pieces.append((hard, self._find(rows, facts, hard, lists, z_own, most, 0.0)))
+            pieces.append(self._find(rows, facts, hard, lists, z_own, most, 0.0))
         sums, parts = np.zeros(6), list[Lists]()
         left = room
         for first in range(0, len(rows), _AT_ONCE):
@@ -203,32 +204,31 @@ class Scoring:
         facts: RowFacts,
         lists: Lists,
         z_own: Floats,
-        pieces: Sequence[tuple[Int32s, _Found]],
+        pieces: Sequence[_Found],
         bounds: tuple[int, int],
         room: int,
         sums: Floats,
     ) -> Lists:
         """Add the certificate of some rows of a block to the sums; return their new lists."""
         weights, kernels, (first, end) = self._weights, self._weights.kernels, bounds
-        own, begin = slice(first, end), int(lists.offsets[first])
-        found = pieces[0][1].of(own, slice(begin, int(lists.offsets[end])))
-        mine = [(some[(some >= first) & (some < end)], one) for some, one in pieces]
+        own, found = slice(first, end), pieces[0]
+        begin, stop = int(lists.offsets[first]), int(lists.offsets[end])
         theirs = lists.part(first, end - first)
         before = Lists(theirs.offsets - begin, lists.outputs[begin:], lists.values[begin:])
-        most = pieces[-1][1].best.shape[1]
+        most = pieces[-1].best.shape[1]
         while True:
-            columns = _Columns.of(own, mine, most)
-            new, losses, is_new = self._merge(before, found.losses, columns)
+            columns = _Columns.of(own, pieces, most)
+            new, losses, is_new = self._merge(before, found.losses[begin:stop], columns)
             if len(new.outputs) <= room or not len(columns.classes):
                 break
             most //= 2
         is_wanted = np.empty(len(new.outputs), np.bool_)
-        kernels.mark_wanted(weights.kind, new.offsets, losses, found.errors, is_wanted)
+        kernels.mark_wanted(weights.kind, new.offsets, losses, found.errors[own], is_wanted)
         z = weights.values(rows.part(first, end - first), new, is_wanted)
         kernels.sum_up(
             weights.kind, len(weights.process), facts.squares[own], facts.costs[own], new.offsets,
-            new.values, found.errors, _ROUNDING, z_own[own], is_wanted, is_new, z, found.counts,
-            columns.ends, found.bounds, np.ascontiguousarray(found.best_losses[:, 0]), sums,
+            new.values, found.errors[own], _ROUNDING, z_own[own], is_wanted, is_new, z,
+            found.counts[own], columns.ends, found.bounds[own], found.largest(own), sums,
         )  # fmt: skip
         return new
 
@@ -279,8 +279,8 @@ class Scoring:
             weights.problem.bias, len(self._tile), self.largest, facts.squares, *prepared,
         )  # fmt: skip
         found = _Found(
-            np.zeros(len(lists.outputs), np.float32), np.full((n, m), -1, np.int32),
-            np.full((n, m), _NEVER), np.zeros(n, np.int32), np.zeros(n), prepared[-1],
+            some, np.zeros(len(lists.outputs), np.float32), np.full((len(some), m), -1, np.int32),
+            np.full((len(some), m), _NEVER), np.zeros(n, np.int32), np.zeros(n), prepared[-1],
         )  # fmt: skip
         for tables in weights.tables:
             self._score(tables, rows, some, lists, z_own, least, prepared, found)
@@ -301,6 +301,7 @@ class Scoring:
         """Score some rows for the classes of an owner, tile after tile."""
         cursor = lists.offsets[:-1].copy()
         shares = np.array_split(some, 8)  # for any number of threads
+        offsets = np.cumsum([0, *map(len, shares)]).tolist()
         z = [np.empty(_WIDTH, np.float32) for _ in shares]
         for first in range(0, len(tables.classes), _WIDTH):
             last = min(first + _WIDTH, len(tables.classes))
@@ -316,8 +317,8 @@ class Scoring:
 
             def work(share: int, first: int = first, last: int = last) -> None:
                 self._kernels.score(
-                    shares[share], first, last, tables.own, tables.classes, rows.y, self._scale,
-                    self._tile, self._ends, self._places, self._parts, *prepared, z_own, least,
+                    shares[share], offsets[share], first, last, tables.own, tables.classes, rows.y,
+                    self._scale, self._tile, self._ends, self._places, self._parts, *prepared, z_own, least,
                     lists.offsets, lists.outputs, found.losses, cursor, found.best,
                     found.best_losses, found.counts, found.bounds, z[share],
                 )  # fmt: skip

@@ -126,7 +126,7 @@ def fill_tile(
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
 def score(
-    some, first, last, own, classes_of, y, scale, tile, tile_ends, places, weights,
+    some, offset, first, last, own, classes_of, y, scale, tile, tile_ends, places, weights,
     sizes, ends, mids, ranks, parts, errors, z_own, least,
     offsets, listed, losses, cursor, best, best_losses, counts, bounds, z,
 ):  # fmt: skip
@@ -136,6 +136,8 @@ def score(
     ----------
     some : (n_some,) int32
         Rows to visit; all others are left alone.
+    offset : int
+        Position in `best` of the first of them; the others follow.
     first, last : int
         The classes of the tile, as numbers of this owner.
     own : (K,) int32
@@ -158,7 +160,7 @@ def score(
         Losses of listed classes, written.
     cursor : (n,) int64
         Position in each row's list, changed in place.
-    best, best_losses : (n, m) int32, float32
+    best, best_losses : (any, m) int32, float32
         Classes with the largest losses that are not listed, the largest first, then by class;
         changed in place.
     counts : (n,) int32
@@ -169,16 +171,17 @@ def score(
         Scratch.
     """
     n_dense, width, m = tile.shape[0], last - first, best.shape[1]
-    for i in some:
+    for t in range(len(some)):
+        i, b = some[t], offset + t
         for k in range(WIDTH):
             z[k] = np.float32(0.0)
         p, mid, end = ends[i], mids[i], ends[i + 1]
         while p + 3 < mid:
-            a, b = tile[np.uint32(ranks[p])], tile[np.uint32(ranks[p + 1])]
+            a, e = tile[np.uint32(ranks[p])], tile[np.uint32(ranks[p + 1])]
             c, d = tile[np.uint32(ranks[p + 2])], tile[np.uint32(ranks[p + 3])]
             va, vb, vc, vd = parts[p], parts[p + 1], parts[p + 2], parts[p + 3]
             for k in range(WIDTH):
-                z[k] += va * a[k] + vb * b[k] + vc * c[k] + vd * d[k]
+                z[k] += va * a[k] + vb * e[k] + vc * c[k] + vd * d[k]
             p += 4
         while p < mid:
             a, va = tile[np.uint32(ranks[p])], parts[p]
@@ -220,7 +223,7 @@ def score(
         for k in range(width):
             if z[k] > floor:
                 bounds[i] += np.int64(max(np.float64(z[k]) / error + 2.0, 0.0))
-        if most < best_losses[i, m - 1]:
+        if most < best_losses[b, m - 1]:
             continue
         for k in range(width):
             if not z[k] > floor:
@@ -228,13 +231,13 @@ def score(
             c = classes_of[first + k]
             at = m
             while at > 0 and (
-                best_losses[i, at - 1] < z[k]
-                or (best_losses[i, at - 1] == z[k] and best[i, at - 1] > c)
+                best_losses[b, at - 1] < z[k]
+                or (best_losses[b, at - 1] == z[k] and best[b, at - 1] > c)
             ):
                 if at < m:
-                    best_losses[i, at] = best_losses[i, at - 1]
-                    best[i, at] = best[i, at - 1]
+                    best_losses[b, at] = best_losses[b, at - 1]
+                    best[b, at] = best[b, at - 1]
                 at -= 1
             if at < m:
-                best_losses[i, at] = z[k]
-                best[i, at] = c
+                best_losses[b, at] = z[k]
+                best[b, at] = c
