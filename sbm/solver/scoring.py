@@ -317,10 +317,10 @@ class Scoring:
 
             def work(share: int, first: int = first, last: int = last) -> None:
                 self._kernels.score(
-                    shares[share], offsets[share], first, last, tables.own, tables.classes, rows.y,
-                    self._scale, self._tile, self._ends, self._places, self._parts, *prepared, z_own, least,
-                    lists.offsets, lists.outputs, found.losses, cursor, found.best,
-                    found.best_losses, found.counts, found.bounds, z[share],
+                    shares[share], offsets[share], first, last, tables.own, tables.classes,
+                    rows.y, self._scale, self._tile, self._ends, self._places, self._parts,
+                    *prepared, z_own, least, lists.offsets, lists.outputs, found.losses, cursor,
+                    found.best, found.best_losses, found.counts, found.bounds, z[share],
                 )  # fmt: skip
 
             for _ in self._weights.spread(work, range(len(shares))):

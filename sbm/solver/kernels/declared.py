@@ -243,9 +243,9 @@ TYPES = {
             some:int32[1] offset:int64 first:int64 last:int64 own:int32[1] classes_of:int32[1]
             y:int32[1] scale:float64 tile:float32[2] tile_ends:int64[1] places:uint8[1]
             weights:float32[1] sizes:float64[1] ends:int64[1] mids:int64[1] ranks:int32[1]
-            parts:float32[1] errors:float64[1] z_own:float64[1] least:float64 {_LISTS} losses:float32[1]
-            cursor:int64[1] best:int32[2] best_losses:float32[2] counts:int32[1] bounds:float64[1]
-            z:float32[1]
+            parts:float32[1] errors:float64[1] z_own:float64[1] least:float64 {_LISTS}
+            losses:float32[1] cursor:int64[1] best:int32[2] best_losses:float32[2] counts:int32[1]
+            bounds:float64[1] z:float32[1]
         """,
     },
     "newton": {
