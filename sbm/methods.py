@@ -11,9 +11,11 @@ METHODS = {
     "dual": "sbm.programs.training.dual.Dual",
     "newton": "sbm.programs.training.second_order.SecondOrder",
     "columns": "sbm.programs.training.columns.Columns",
+    "classes": "sbm.programs.training.classes.Classes",
 }
-# Those that the setting `solver` names; sparse models have a method of their own.
-SOLVERS = tuple(name for name in METHODS if name != "columns")
+# Those that the setting `solver` names. Sparse models have a method of their own, and so have joint
+# losses of many classes.
+SOLVERS = ("dual", "newton")
 
 
 def method_named(name: str) -> Any:

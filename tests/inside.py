@@ -42,6 +42,7 @@ from sbm.distributed.comm import (
     world,
 )
 from sbm.distributed.launch import launch_line
+from sbm.engine import byclass as engine_byclass_module
 from sbm.engine import columns as engine_columns_module
 from sbm.engine import kernels as engine_kernels_module
 from sbm.engine import machine as engine_machine_module
@@ -153,6 +154,7 @@ from sbm.programs.train import train, train_ranks
 from sbm.programs.training import columns as training_columns_module
 from sbm.programs.training import dual as training_dual_module
 from sbm.programs.training import ranks as training_ranks_module
+from sbm.programs.training import task as training_task_module
 from sbm.programs.training import turns as training_turns_module
 from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
@@ -173,6 +175,7 @@ from sbm.rows import SPARE as ROWS_SPARE
 from sbm.rows import Arena, Rows
 from sbm.settings import SETTINGS, Settings, nearest
 from sbm.solver.block import Block
+from sbm.solver.byclass import ByClass, Tables, TablesFullError, divide, wake
 from sbm.solver.cache import POLICIES, WorkingSet
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
@@ -190,6 +193,7 @@ from sbm.solver.problem import (
     squared_norm,
 )
 from sbm.solver.proximal import units_for
+from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import exponential
 from sbm.solver.variables import DenseSet, ListPool
@@ -381,6 +385,7 @@ __all__ = [
     "BlockStore",
     "BlockWriter",
     "Buffers",
+    "ByClass",
     "Certificate",
     "Certifier",
     "Chunk",
@@ -445,6 +450,7 @@ __all__ = [
     "Rows",
     "Run",
     "Scale",
+    "Scoring",
     "Screen",
     "SerialComm",
     "Series",
@@ -460,6 +466,8 @@ __all__ = [
     "StatusFile",
     "Step",
     "StreamPlan",
+    "Tables",
+    "TablesFullError",
     "Task",
     "Terminal",
     "TextOptions",
@@ -499,9 +507,11 @@ __all__ = [
     "default_model",
     "default_store",
     "distributed_comm_module",
+    "divide",
     "divide_classes",
     "encode_record",
     "encode_rows",
+    "engine_byclass_module",
     "engine_clock_module",
     "engine_columns_module",
     "engine_kernels_module",
@@ -606,11 +616,13 @@ __all__ = [
     "training_columns_module",
     "training_dual_module",
     "training_ranks_module",
+    "training_task_module",
     "training_turns_module",
     "tune",
     "tuning_sparse_module",
     "units_for",
     "visit_all",
+    "wake",
     "window_of",
     "within_limit",
     "world",

@@ -215,7 +215,7 @@ def test_precompiled_kernels_and_failures(monkeypatch):
     losses = {
         module.rpartition(".")[2] for module, name, _ in asked if name in ("solve", "certify")
     }
-    assert losses == {"logistic", "multiclass", "newton"}
+    assert losses == {"batches", "logistic", "multiclass", "newton"}
     assert not any(name == "certify" for _, name, _ in asked)
     assert not any("float32[1]" in kinds for _, name, kinds in asked if name == "parse")
     patch(monkeypatch, "child.compile_all", lambda *task: "no space left")

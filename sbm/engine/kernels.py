@@ -26,6 +26,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.units import count
 
 __all__ = [
+    "BY_CLASS",
     "IDS",
     "JUDGE",
     "NAMES",
@@ -57,6 +58,7 @@ PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best")
 JUDGE = ("solver.decision.decide", "solver.decision.assign", "solver.decision.hold_out")
 _DECIDE = ("solver.decision.decide",)
 _ALPHAS = ("store.alphas.*",)
+BY_CLASS = ("solver.batches.*", "solver.scoring.*", "solver.tables.*", *_ALPHAS)
 _WORKING_SET = ("solver.working_set.*",)
 _WORKING_SET_IN_MEMORY = (
     "solver.working_set.compact", "solver.working_set.merge", "solver.working_set.spill",

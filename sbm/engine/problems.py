@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError
 from sbm.losses import LOSSES, Loss
 from sbm.models.model import Model
+from sbm.models.weights import WindowedWeights
 from sbm.settings import Settings, match_weights, nearest
 from sbm.solver.gap import proven
 from sbm.solver.problem import TOO_LARGE, AnyProblem, MultiProblem, OneClass, Problem
@@ -243,7 +244,7 @@ def make_model(
     store: BlockStore,
     settings: Settings,
     problems: Sequence[AnyProblem],
-    weights: Sequence[npt.NDArray[np.float64]],
+    weights: Sequence[npt.NDArray[np.float64]] | WindowedWeights,
     report: dict[str, Any],
     classes: slice = slice(None),
 ) -> Model:
@@ -255,7 +256,7 @@ def make_model(
     settings : Settings
     problems : sequence of Problem, MultiProblem or OneClass
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-        One array per problem, for the rows as the store scales them.
+        One array per problem, for the rows as the store scales them; or the weights by class.
     report : dict
         Report of the training.
     classes : slice
@@ -285,9 +286,12 @@ def make_model(
     }
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
-    weights = [store.unscaled(W) for W in weights]
-    if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
-        raise DataError(TOO_LARGE)
+    if isinstance(weights, WindowedWeights):
+        weights = weights.arranged(model_codes(problems[0], store), store.scales)
+    else:
+        weights = [store.unscaled(W) for W in weights]
+        if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
+            raise DataError(TOO_LARGE)
     ids = store.read_feature_ids()
     model = assemble_model(ids, store, settings, problems, weights, facts, classes)
     model.names = store.read_names()
@@ -299,7 +303,7 @@ def assemble_model(
     rows: Labelled,
     settings: Settings,
     problems: Sequence[AnyProblem],
-    weights: Sequence[npt.NDArray[np.float64]],
+    weights: Sequence[npt.NDArray[np.float64]] | WindowedWeights,
     facts: dict[str, Any],
     classes: slice = slice(None),
 ) -> Model:
@@ -315,7 +319,7 @@ def assemble_model(
     settings, problems
         Those of the training.
     weights : sequence of ndarray, shape (n_weights, n_outputs of the problem), float64
-        W of each problem, including the row of the bias feature.
+        W of each problem, including the row of the bias feature; or weights by class, arranged.
     facts : dict
         Further entries of `Model.info`.
     classes : slice
@@ -327,11 +331,16 @@ def assemble_model(
     """
     problem, known = problems[0], range(len(rows.labels or []))[classes]
     codes = [code for code in model_codes(problem, rows) if code in known]
-    W = by_label(weights, [code - known.start for code in codes])
-    if len(codes) == 1 and isinstance(problem, Problem) and problem.positive != codes[0]:
-        W = 0.0 - W  # a large value stands for the only label
     n, bias = len(ids), settings.bias_value
-    bias_weights = W[n] if bias else np.zeros(W.shape[1])
+    W: Any
+    if isinstance(weights, WindowedWeights):
+        W, bias_weights = weights.first(n), weights.row(n) if bias else np.zeros(len(codes))
+    else:
+        W = by_label(weights, [code - known.start for code in codes])
+        bias_weights = W[n] if bias else np.zeros(W.shape[1])
+        W = W[:n]
+    if len(codes) == 1 and isinstance(problem, Problem) and problem.positive != codes[0]:
+        W, bias_weights = 0.0 - W, 0.0 - bias_weights  # a large value stands for the only label
     if isinstance(problem, OneClass):
         bias, bias_weights = 1.0, np.array([-problem.rho])
     chosen = settings.to_dict()
@@ -340,7 +349,7 @@ def assemble_model(
         del chosen[name]
     return Model(
         ids=ids,
-        W=W[:n],
+        W=W,
         labels=_labels_of(problem, rows, codes),
         bias=bias,
         bias_weights=bias_weights,

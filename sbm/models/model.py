@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sbm.errors import DataError, SettingsError, StoreError, require_path
 from sbm.keywords import with_keywords
 from sbm.models.probabilities import probabilities
-from sbm.models.weights import SparseWeights
+from sbm.models.weights import SparseWeights, WindowedWeights
 from sbm.names import Names
 from sbm.plain import dataclass
 from sbm.rows import require_matrix
@@ -22,6 +22,7 @@ from sbm.store.files import require_place
 from sbm.units import count, format_number
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
+_SCORES = 1 << 23  # decision values in memory while labels are predicted, 64 MB
 _MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
@@ -167,22 +168,33 @@ class Model:
         SettingsError
             The model has no output for this label.
         """
-        rows, w = self.ranked(self._output_of(label), n)
-        return [(self.feature_name(row), float(w[row])) for row in rows.tolist()]
+        rows, w = self.ranked(*self.column(self._output_of(label)), n)
+        return [(self.feature_name(row), float(x)) for row, x in zip(rows.tolist(), w, strict=True)]
 
-    def ranked(self, output: int, n: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-        """Return the rows with the `n` largest weights of an output, and all of its weights.
-
-        If `n` is negative, the smallest weights are chosen. Equal weights are in the order of ids.
-        """
+    def column(self, output: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Return the rows of `W` with a nonzero weight of an output, ascending, and the weights."""
+        if isinstance(self.W, SparseWeights):
+            return self.W.column(output)
         w = self.W[:, output]
+        rows = np.flatnonzero(w)
+        return rows, w[rows]
+
+    def ranked(
+        self, rows: npt.NDArray[np.intp], w: npt.NDArray[np.float64], n: int
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Return those of some rows with the `n` largest weights above 0, and these.
+
+        If `n` is negative, the smallest weights below 0 are chosen. Equal weights are in the order
+        of ids.
+        """
         signed = w if n >= 0 else -w
         most = min(abs(n), int(np.count_nonzero(signed > 0)))
         if not most:
-            return np.empty(0, np.intp), w
+            return rows[:0], w[:0]
         least = np.partition(signed, len(w) - most)[len(w) - most]
-        rows = np.flatnonzero(signed >= least)
-        return rows[np.lexsort((self.ids[rows], -signed[rows]))][:most], w
+        some = np.flatnonzero(signed >= least)
+        some = some[np.lexsort((self.ids[rows[some]], -signed[some]))][:most]
+        return rows[some], w[some]
 
     def _output_of(self, label: Any) -> int:
         """Return the output of a label, or the only output."""
@@ -256,8 +268,10 @@ class Model:
             return self
         zero_ids = np.concatenate([self.zero_ids, self.ids[~used]])
         names = None if self.names is None else self.names.take(used)
+        is_sparse = isinstance(self.W, SparseWeights)
+        W = self.W.without_zeros() if is_sparse else self.W[used]
         return replace(
-            self, ids=self.ids[used], W=self.W[used], zero_ids=zero_ids, names=names,
+            self, ids=self.ids[used], W=W, zero_ids=zero_ids, names=names,
             zero_names=self._names_of_zeros(used),
         )  # fmt: skip
 
@@ -364,6 +378,17 @@ class Model:
             for part in parts(len(used), outputs):
                 yield self.W[part][used[part]]
 
+        if isinstance(self.W, SparseWeights | WindowedWeights):
+            W, counts = self.W, self.W.counts[used]
+            return {
+                "counts": container.Pieces(kind, (n_used,), lambda: iter([counts])),
+                "columns": container.Pieces(
+                    kind, (n_weights,), lambda: (columns for columns, _ in W.windows())
+                ),
+                "values": container.Pieces(
+                    "<f8", (n_weights,), lambda: (values for _, values in W.windows())
+                ),
+            }
         is_smaller = size * n_used + (size + 8) * n_weights < 8 * outputs * n_used
         if isinstance(self.W, np.ndarray) and not is_smaller:
             return {"W": container.Pieces("<f8", (n_used, outputs), rows)}
@@ -504,6 +529,22 @@ class Model:
         DataError
             If `X` is not a matrix of finite numbers, or its arrays do not fit together.
         """
+        scores = np.concatenate(list(self._decide(X, 1 << 62)))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def _decide(self, X: Any, most: int) -> Iterator[npt.NDArray[np.float64]]:
+        """Yield the decision values of rows, shape (any, n_outputs), at most so many at a time."""
+        ours = self._known(X)
+        weights = self.W.to_csr() if isinstance(self.W, SparseWeights) else self.W
+        step = max(1, min(most // self.W.shape[1], ours.shape[0]))
+        for first in range(0, max(1, ours.shape[0]), step):
+            products = ours[first : first + step] @ weights
+            if isinstance(self.W, SparseWeights):
+                products = products.toarray()
+            yield np.asarray(products) + self.bias * self.bias_weights
+
+    def _known(self, X: Any) -> Any:
+        """Return the known features of rows as a CSR matrix, shape (n_rows, n_features)."""
         from scipy.sparse import csr_matrix
 
         is_frame = hasattr(X, "__arrow_c_stream__") and "names" in self.info
@@ -542,13 +583,7 @@ class Model:
             )
         ends = np.concatenate([[0], np.cumsum(known)])[X.indptr]
         shape = X.shape[0], len(self.ids)
-        ours = csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
-        if isinstance(self.W, SparseWeights):
-            products = (ours @ self.W.to_csr()).toarray()
-        else:
-            products = np.asarray(ours @ self.W)
-        scores: npt.NDArray[np.float64] = products + self.bias * self.bias_weights
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return csr_matrix((X.data[used][known], rows[known], ends), shape=shape)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict the labels of rows, or the targets for regression.
@@ -571,17 +606,19 @@ class Model:
         DataError
             If `X` is not a matrix of numbers.
         """
-        scores = self.decision_function(X)
-        if self.is_regression:
-            return scores
         labels: npt.NDArray[Any] = np.asarray(self.label_names or self.labels)
-        if len(labels) == 1:
-            return np.repeat(labels, len(scores))
-        if scores.ndim == 1:
+        if self.W.shape[1] == 1 or len(labels) == 1:
+            scores = self.decision_function(X)
+            if self.is_regression:
+                return scores
+            if len(labels) == 1:
+                return np.repeat(labels, len(scores))
             return labels[(scores > self.threshold).astype(np.intp)]
-        scores[np.isnan(scores)] = -np.inf  # NaN is never the best, as in sbm predict
-        best: npt.NDArray[np.intp] = np.argmax(scores, axis=1)
-        return labels[best]
+        best = list[npt.NDArray[np.intp]]()
+        for some in self._decide(X, _SCORES):
+            some[np.isnan(some)] = -np.inf  # NaN is never the best, as in sbm predict
+            best.append(np.argmax(some, axis=1))
+        return labels[np.concatenate(best)]
 
     @with_keywords()
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

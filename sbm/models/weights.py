@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
+from sbm.plain import dataclass
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights"]
+__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _WINDOW = 1 << 18  # weights read from several files at a time
+_LEAST, _MOST = 1 << 18, 1 << 21  # nonzero weights in memory at a time; the latter take 24 MB
 
 
 class SparseWeights:
@@ -47,6 +50,32 @@ class SparseWeights:
         self.shape = len(counts), n_outputs
         self.ends = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, dtype=np.int64, out=self.ends[1:])
+
+    @classmethod
+    def of(
+        cls, counts: Ints, n_outputs: int, columns: npt.NDArray[np.integer], values: Floats
+    ) -> SparseWeights:
+        """Return weights in memory: the number of each feature's nonzeros, and their entries."""
+        made = cls(Path(), counts, n_outputs)
+        made.__dict__["entries"] = columns, values  # where cached_property keeps them
+        return made
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> SparseWeights:
+        """Return those of the nonzeros for which `keep`, shape (n_nonzero,), is true."""
+        columns, values = self.entries
+        before = np.concatenate([[0], np.cumsum(keep)])
+        counts = np.diff(before[self.ends])
+        return SparseWeights.of(counts, self.shape[1], columns[keep], values[keep])
+
+    def without_zeros(self) -> SparseWeights:
+        """Return the weights of features that have nonzeros."""
+        counts = self.counts
+        return SparseWeights.of(counts[counts > 0], self.shape[1], *self.entries)
+
+    @property
+    def counts(self) -> Ints:
+        """Number of nonzero weights of each feature, shape (n_features,)."""
+        return np.diff(self.ends)
 
     @property
     def n_dense(self) -> int:
@@ -85,6 +114,12 @@ class SparseWeights:
         """Return whether each feature has a nonzero weight, shape (n_features,)."""
         return np.diff(self.ends) > 0
 
+    def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
+        """Yield outputs and weights of all nonzeros, some features at a time."""
+        columns, values = self.entries
+        for k in range(0, len(values), _MOST):
+            yield columns[k : k + _MOST], values[k : k + _MOST]
+
     def to_csr(self) -> Any:
         """Return a `scipy.sparse.csr_matrix`."""
         from scipy.sparse import csr_matrix
@@ -93,14 +128,26 @@ class SparseWeights:
         return csr_matrix((values, columns.astype(np.int32), self.ends), shape=self.shape)
 
     @cached_property
-    def _by_output(self) -> Any:
-        return self.to_csr().tocsc()
+    def _by_output(self) -> tuple[Ints, npt.NDArray[np.int32], Floats]:
+        """Ends of outputs, and the features and weights of each, ascending."""
+        columns, values = self.entries
+        ends = np.zeros(self.shape[1] + 1, np.int64)
+        np.cumsum(np.bincount(columns, minlength=self.shape[1]), out=ends[1:])
+        order = np.argsort(columns, kind="stable")
+        features = np.repeat(np.arange(self.shape[0], dtype=np.int32), self.counts)
+        return ends, features[order], values[order]
+
+    def column(self, output: int) -> tuple[npt.NDArray[np.intp], Floats]:
+        """Return features with a nonzero weight of an output, ascending, and the weights."""
+        ends, features, values = self._by_output
+        own = slice(ends[output], ends[output + 1])
+        return features[own].astype(np.intp), values[own]
 
     def __getitem__(self, key: Any) -> Floats:
         if isinstance(key, tuple):  # all rows, one output
-            begin, end = self._by_output.indptr[key[1] : key[1] + 2]
+            features, weights = self.column(key[1])
             column = np.zeros(self.shape[0])
-            column[self._by_output.indices[begin:end]] = self._by_output.data[begin:end]
+            column[features] = weights
             return column
         columns, values = self.entries
         rows = np.arange(self.shape[0])[key]
@@ -114,6 +161,93 @@ class SparseWeights:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         return self[:]
+
+
+@dataclass(frozen=True)
+class WindowedWeights:
+    """Weights of a training that holds them by class, which are made some features at a time.
+
+    Attributes
+    ----------
+    counts : ndarray, shape (n_features,), int64
+        Number of nonzero weights of each feature.
+    n_outputs : int
+    read : callable
+        ``read(first, end, columns)`` returns columns and weights of features from `first` to `end`,
+        feature after feature, given the column of each class, shape (n_outputs,), int32.
+    is_sorted : bool
+        Whether the columns of each feature are then ascending.
+    columns : ndarray, shape (n_outputs,), int32, or None
+        The column of each class. Default: its code.
+    scales : ndarray, shape (n_features,), float64, or None
+        What the weights of each feature are divided by.
+    """
+
+    counts: Ints
+    n_outputs: int
+    read: Callable[[int, int, npt.NDArray[np.int32]], tuple[npt.NDArray[np.int32], Floats]]
+    is_sorted: bool
+    columns: npt.NDArray[np.int32] | None = None
+    scales: Floats | None = None
+
+    dtype = np.dtype(np.float64)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of features and outputs."""
+        return len(self.counts), self.n_outputs
+
+    @property
+    def n_nonzero(self) -> int:
+        """Number of weights that are not 0."""
+        return int(self.counts.sum())
+
+    def arranged(self, codes: Sequence[int], scales: Floats | None) -> WindowedWeights:
+        """Return the weights of classes in the order of `codes`, divided by scales of features."""
+        columns = np.empty(self.n_outputs, np.int32)
+        columns[list(codes)] = np.arange(self.n_outputs, dtype=np.int32)
+        if scales is not None:
+            scales = np.append(scales, np.ones(len(self.counts) - len(scales)))
+        return replace(self, columns=columns, scales=scales)
+
+    def first(self, n: int) -> WindowedWeights:
+        """Return the weights of the first features."""
+        return replace(self, counts=self.counts[:n])
+
+    def any(self, axis: int) -> npt.NDArray[np.bool_]:
+        """Return whether each feature has a nonzero weight, shape (n_features,)."""
+        return self.counts > 0
+
+    def _read(self, first: int, end: int) -> tuple[npt.NDArray[np.int32], Floats]:
+        columns = self.columns
+        if columns is None:
+            columns = np.arange(self.n_outputs, dtype=np.int32)
+        outs, values = self.read(first, end, columns)
+        of = np.repeat(np.arange(first, end), self.counts[first:end])
+        if not self.is_sorted:
+            order = np.lexsort((outs, of))
+            outs, values = outs[order], values[order]
+        if self.scales is not None:
+            values = values / self.scales[of]
+        return outs, values
+
+    def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
+        """Yield outputs and weights of all nonzeros, some features at a time."""
+        ends = np.cumsum(self.counts)
+        size = min(max(self.n_nonzero // 16, _LEAST), _MOST)  # each window reads all weights
+        first = 0
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + size, side="right")))
+            yield self._read(first, end)
+            first = end
+
+    def row(self, feature: int) -> Floats:
+        """Return the weights of a feature, shape (n_outputs,)."""
+        found = np.zeros(self.n_outputs)
+        columns, values = self._read(feature, feature + 1)
+        found[columns] = values
+        return found
 
 
 class JoinedWeights:

@@ -16,6 +16,7 @@ from sbm.errors import SettingsError, StoreError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model, write_model
 from sbm.models.model import Model, parts
+from sbm.models.weights import SparseWeights
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
 from sbm.store import container
@@ -157,7 +158,9 @@ def _holds(path: Path, format_name: str) -> bool:
 
 def _check_finite(model: Model, name: str) -> None:
     """Raise `StoreError` if a weight is not finite, which other tools cannot read."""
-    for part in parts(*model.W.shape):
+    is_sparse = isinstance(model.W, SparseWeights)
+    is_finite = is_sparse and all(np.isfinite(values).all() for _, values in model.W.windows())
+    for part in () if is_finite else parts(*model.W.shape):
         broken = ~np.isfinite(model.W[part]).all(axis=1)
         if broken.any():
             row = part.start + int(np.argmax(broken))
@@ -178,13 +181,18 @@ def _prune(model: Model, threshold: float) -> tuple[Model, int]:
 
     If any were dropped, the certificate is no longer valid and is removed.
     """
-    W = np.array(model.W)
     dropped = 0
-    for part in parts(*W.shape):
-        some = W[part]
-        small = (np.abs(some) <= threshold) & (some != 0)
-        some[small] = 0
-        dropped += int(np.count_nonzero(small))
+    if isinstance(model.W, SparseWeights):
+        keep = np.abs(model.W.entries[1]) > threshold
+        W: Any = model.W.where(keep)
+        dropped = len(keep) - int(np.count_nonzero(keep))
+    else:
+        W = np.array(model.W)
+        for part in parts(*W.shape):
+            some = W[part]
+            small = (np.abs(some) <= threshold) & (some != 0)
+            some[small] = 0
+            dropped += int(np.count_nonzero(small))
     if not dropped:
         return model, 0
     info = {k: v for k, v in model.info.items() if k not in ("certificate", "converged")}
@@ -211,12 +219,20 @@ def _compare(
 
 
 def _write_npz(model: Model, path: Path, name: str) -> int:
-    """Write a compressed archive of NumPy arrays; loads without pickle."""
+    """Write a compressed archive of NumPy arrays; loads without pickle.
+
+    Weights that are sparse in memory are written as the arrays of a `scipy.sparse.csr_matrix`.
+    """
+    weights = {"W": model.W}
+    if isinstance(model.W, SparseWeights):
+        columns, values = model.W.entries
+        weights = {"W_data": values, "W_indices": columns, "W_indptr": model.W.ends}
+        weights["W_shape"] = np.array(model.W.shape)
     with open_atomically(path) as file:
         np.savez_compressed(
             file,
             ids=model.ids,
-            W=model.W,
+            **weights,
             labels=np.asarray(model.label_names or np.asarray(model.labels, np.float64)),
             names=np.array(list(model.names or [])),
             bias=np.float64(model.bias),

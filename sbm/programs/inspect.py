@@ -67,7 +67,7 @@ def _opened(model: str | Path | Model) -> tuple[Model, str | None]:
 
 def _describe(model: Model, name: str | None, top: int) -> dict[str, Any]:
     n_features, n_outputs = len(model.ids) + len(model.zero_ids), model.W.shape[1]
-    nonzero = model.n_nonzero
+    nonzero, labels = model.n_nonzero, _labels(model)
     return {
         "model": name,
         "loss": model.info.get("loss"),
@@ -78,31 +78,40 @@ def _describe(model: Model, name: str | None, top: int) -> dict[str, Any]:
         "nonzero_share": nonzero / max(1, n_features * n_outputs),
         "threshold": model.threshold if len(model.labels) == 2 else None,
         "scale": model.info.get("settings", {}).get("scale", "none"),
-        "classes": [_describe_output(model, output, top) for output in range(n_outputs)],
+        "classes": [
+            {"label": label, **_describe_output(model, output, top)}
+            for output, label in enumerate(labels)
+        ],
     }
 
 
 def _describe_output(model: Model, output: int, top: int) -> dict[str, Any]:
-    largest, w = model.ranked(output, top)
-    smallest, _ = model.ranked(output, -top)
+    rows, w = model.column(output)
+    ends = [model.ranked(rows, w, n) for n in (top, -top)]
+    largest, smallest = (
+        [
+            {**_feature(model, row), "weight": x}
+            for row, x in zip(end[0].tolist(), end[1].tolist(), strict=True)
+        ]
+        for end in ends
+    )
     return {
-        "label": _label(model, output),
         "intercept": float(model.bias * model.bias_weights[output]),
-        "nonzero_weights": int(np.count_nonzero(w)),
+        "nonzero_weights": len(w),
         "l1_norm": float(np.abs(w).sum()),
         "l2_norm": float(np.sqrt(w @ w)),
         "largest_weight": float(np.abs(w).max(initial=0.0)),
-        "top": [{**_feature(model, row), "weight": float(w[row])} for row in largest.tolist()],
-        "bottom": [{**_feature(model, row), "weight": float(w[row])} for row in smallest.tolist()],
+        "top": largest,
+        "bottom": smallest,
     }
 
 
-def _label(model: Model, output: int) -> Any:
-    """Return the label that a large decision value of an output stands for; None for numbers."""
-    classes = model.classes_.tolist()
+def _labels(model: Model) -> list[Any]:
+    """Return the label that a large decision value of each output stands for; None for numbers."""
+    classes: list[Any] = model.classes_.tolist()
     if not classes:
-        return None
-    return classes[-1 if model.W.shape[1] == 1 else output]
+        return [None]
+    return classes[-1:] if model.W.shape[1] == 1 else classes
 
 
 def _feature(model: Model, row: int) -> dict[str, Any]:
@@ -121,12 +130,20 @@ def _compare(before: Model, after: Model, top: int) -> dict[str, Any]:
     if before.W.shape[1] == 1 and before.classes_.tolist()[::-1] == after.classes_.tolist():
         before = _mirrored(before) if len(before.labels) == 2 else before
     ours, theirs = before.classes_.tolist(), after.classes_.tolist()
-    outputs = {_label(after, k): k for k in range(after.W.shape[1])}
-    pairs = [(k, outputs.get(_label(before, k))) for k in range(before.W.shape[1])]
+    outputs = {label: k for k, label in enumerate(_labels(after))}
+    pairs = [(k, label, outputs.get(label)) for k, label in enumerate(_labels(before))]
     ids = np.union1d(before.ids, after.ids)
-    W, V = before.weights_of(ids), after.weights_of(ids)
-    was, now = W.any(axis=1), V.any(axis=1)
+    places = [np.searchsorted(ids, model.ids) for model in (before, after)]
+    was, now = np.zeros((2, len(ids)), np.bool_)
+    was[places[0]], now[places[1]] = before.W.any(axis=1), after.W.any(axis=1)
     models = (after, before)
+
+    def weights(model: Model, place: npt.NDArray[np.intp], output: int) -> Floats:
+        rows, some = model.column(output)
+        w = np.zeros(len(ids))
+        w[place[rows]] = some
+        return w
+
     return {
         "labels_added": [label for label in theirs if label not in ours],
         "labels_removed": [label for label in ours if label not in theirs],
@@ -134,13 +151,19 @@ def _compare(before: Model, after: Model, top: int) -> dict[str, Any]:
         "features_removed": int(np.count_nonzero(was & ~now)),
         "classes": [
             {
-                "label": _label(before, k),
+                "label": label,
                 "intercepts": [
                     float(m.bias * m.bias_weights[j]) for m, j in ((before, k), (after, other))
                 ],
-                **_changes(ids, W[:, k], V[:, other], models, top),
+                **_changes(
+                    ids,
+                    weights(before, places[0], k),
+                    weights(after, places[1], other),
+                    models,
+                    top,
+                ),
             }
-            for k, other in pairs
+            for k, label, other in pairs
             if other is not None
         ],
     }

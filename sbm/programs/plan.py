@@ -15,8 +15,9 @@ from typing import Any, Unpack
 
 from sbm.dataset.open import Reader, open_rows
 from sbm.dataset.options import ReadKeywords, ReadOptions
-from sbm.distributed.comm import Comm, Replicas
+from sbm.distributed.comm import Comm, Replicas, SerialComm
 from sbm.distributed.launch import MOST_PROCESSES
+from sbm.engine.byclass import ClassPasses
 from sbm.engine.certificate import certify
 from sbm.engine.columns import ColumnPasses
 from sbm.engine.engine import Engine, y_dtype
@@ -36,6 +37,7 @@ from sbm.programs.training.state import open_run
 from sbm.programs.training.task import Task
 from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
+from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.files import temporary_folder
 
@@ -132,13 +134,13 @@ def _plan(
     task = _first_task(settings, rows, comm, turns[0] if len(turns) > 1 else None)
     problems = task.problems
     memory = plan_of(task, None, progress)
-    own = max(deal_parts(task.share.adding, rows, memory), key=len)
+    own = max(deal_parts(task.dividing, rows, memory), key=len)
     staying = memory.staying(own)
     task.prepare_kernels(memory, staying, progress)
     scale_features(rows, progress)
     with rows.in_use():
         disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
-        measure = _measure_columns if task.method == "columns" else _measure
+        measure = _MEASURES.get(task.method, _measure)
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
         speed = measure(task, sample)
     nnz = sum(memory.parts[k].nnz for k in own)
@@ -162,7 +164,8 @@ def _plan(
             processes=task.share.adding.size, whole=whole,
         ),
         "seconds_a_round": None if speed.solve is None else speed.solve * nnz / speed.nnz,
-        "turns": max(1, len(turns)), "solver": None if task.method == "columns" else task.method,
+        "turns": max(1, len(turns)),
+        "solver": {"columns": None, "classes": "dual"}.get(task.method, task.method),
         "max_passes": settings.max_passes, "processes": processes,
     }  # fmt: skip
 
@@ -244,3 +247,23 @@ def _measure_columns(task: Task, sample: MemoryPlan) -> Speed:
     seconds = reads.seconds
     look = seconds.certify - seconds.wait + seconds.solve  # `certify` includes waiting
     return Speed(sum(part.nnz for part in sample.parts), seconds.load, max(0.0, look))
+
+
+def _measure_classes(task: Task, sample: MemoryPlan) -> Speed:
+    """Read a sample; the time of visits depends on the classes of the rows that are near."""
+    with (
+        temporary_folder() as folder,
+        open_run(Path(folder, "sample.run"), task.problems, sample) as run,
+    ):
+        (problem,) = task.problems
+        assert isinstance(problem, MultiProblem)
+        passes = ClassPasses(
+            task.store, sample, problem, run, Progress(), SerialComm(),
+            sample.staying(range(len(sample.parts))), lambda: None, seed=0, threads=1,
+        )  # fmt: skip
+        with passes.at_work():
+            nnz = passes.count()
+    return Speed(nnz, passes.seconds.load, None)
+
+
+_MEASURES = {"columns": _measure_columns, "classes": _measure_classes}

@@ -29,6 +29,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import MemoryPlanError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.methods import method_named
+from sbm.models.weights import WindowedWeights
 from sbm.programs.frequencies import frequencies_of
 from sbm.programs.training.checks import FirstLook, check_settings, refuse_pipes
 from sbm.programs.training.fit import fit
@@ -254,7 +255,7 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
 def _finish(
     job: Job,
     run: Run,
-    weights: list[npt.NDArray[np.float64]],
+    weights: list[npt.NDArray[np.float64]] | WindowedWeights,
     calibration: dict[str, Any] | None,
     report: dict[str, Any],
     *,
@@ -265,16 +266,20 @@ def _finish(
     model = crc32 = None
     report["scale"] = job.task.settings.scale
     report["scale_rounding"] = job.store.scale_rounding
-    weights = job.task.share.collect(weights)
-    if job.comm.rank == 0:
-        model = make_model(
-            job.store, job.asked, job.task.share.every, weights, report, job.classes or slice(None)
-        )
-        model.info["calibration"] = calibration
-        if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
-            model.info["frequencies"] = found
-        report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
-        model.save(job.path)
+    with job.task.share.collected(weights) as every:
+        if job.comm.rank == 0:
+            model = make_model(
+                job.store, job.asked, job.task.share.every, every, report,
+                job.classes or slice(None),
+            )  # fmt: skip
+            model.info["calibration"] = calibration
+            if "names" not in model.info and (found := frequencies_of(job.store)) is not None:
+                model.info["frequencies"] = found
+            report["only_label"] = model.label_texts()[0] if len(model.labels) == 1 else None
+            model.save(job.path)
+    if model is not None:
+        if isinstance(model.W, WindowedWeights):  # those of the training take more memory
+            model = Model.load(job.path, most_dense=0)
         crc32 = file_checksum(job.path)
     report |= {"model": str(job.path), "resumed": is_resumed, "was_finished": False}
     report["read"] = job.read

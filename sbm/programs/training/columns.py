@@ -364,9 +364,14 @@ class Columns:
     def facts(self) -> dict[str, Any]:
         """Return how sparse the model is."""
         return {
-            "n_nonzero": sum(int(np.count_nonzero(W)) for W in self.training.weights),
+            "n_nonzero": sum(int(np.count_nonzero(W)) for W in self._of_model()),
             "n_weights": sum(len(fit.w) for fit in self.fits),
         }
+
+    def _of_model(self) -> list[npt.NDArray[np.float64]]:
+        weights = self.training.weights
+        assert isinstance(weights, list)
+        return weights
 
     def tell(self, record: dict[str, Any]) -> None:
         """Show the figures of the pass in a table."""

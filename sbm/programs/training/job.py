@@ -271,7 +271,7 @@ class Job:
 
     def can_switch(self) -> bool:
         """Return whether Newton's method is supported and fits into memory."""
-        if self._solver != "auto" or self.task.method == "newton":
+        if self._solver != "auto" or self.task.method != "dual":
             return False
         case = (self.bound, self.reserved, self.validation)
         # Planning can cost as much as a pass. Ranks have to plan at the same time.
@@ -307,8 +307,8 @@ class Job:
         self.plan = self._agreed_plan()
         self._plans += 1
         share = self.task.share
-        parts = deal_parts(share.adding, self.store, self.plan)
-        self.own = parts[share.adding.rank]
+        dividing = self.task.dividing
+        self.own = deal_parts(dividing, self.store, self.plan)[dividing.rank]
         shape = shape_record(self.store, self.plan, share.problems)
         self.itself |= {"shape": shape, "bound": self.bound}
         self.itself["n_labels"] = len(self.store.labels or [])  # for a warm start
@@ -412,7 +412,8 @@ class Job:
 
         That is the run given by `warm_start`, or the one with another number of ranks.
         """
-        if start.record or start.earlier or start.carried or self.task.method == "columns":
+        has_no_earlier = self.task.method in ("columns", "classes")
+        if start.record or start.earlier or start.carried or has_no_earlier:
             return start
         folders, warm_start = start.others, self.task.settings.warm_start
         if warm_start is True:

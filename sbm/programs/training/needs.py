@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from sbm.distributed.comm import SLICE
-from sbm.engine.machine import system_limit, within_limit
+from sbm.engine.machine import system_limit, usable_threads, within_limit
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan, Shape, plan_training, row_place_bytes
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.progress import Progress
@@ -86,6 +86,11 @@ def plan_of(
             from sbm.engine.columns import plan_columns
 
             return plan_columns(store, mem, shape, task.has_weights, settings.intercept, reserved)
+        if task.method == "classes":
+            from sbm.engine.byclass import plan_classes
+
+            threads = usable_threads(settings.threads)
+            return plan_classes(store, mem, shape, task.share.comm.size, threads, reserved)
         return plan_training(store, mem, cache_frac, shape, reserved)
 
     if bound is not None:
@@ -118,7 +123,7 @@ def shape_of(task: Task) -> Shape:
     copies = 5 if is_one_class else 2
     held_out = task.models > 1 or isinstance(settings.validate, float)
     shared = 0
-    if ranks > 1:
+    if ranks > 1 and task.method != "classes":
         shared = COMM_BYTES + sum(shared_bytes(task.n_weights, p.n_outputs) for p in problems)
     scaled = store.n_features * task.is_scaled
     accelerated = is_wide(task) and accelerates(task)
@@ -148,7 +153,7 @@ def shape_of(task: Task) -> Shape:
             row_place_bytes(store) if settings.weights is not None else 0, FEATURE_BYTES * scaled
         ),
         models=task.models,
-        draws=settings.parts != "blocks" and task.method == "dual",
+        draws=settings.parts != "blocks" and task.method in ("dual", "classes"),
         may_join=(settings.parts == "auto" or accelerated)
         and task.models == 1
         and not is_one_class,
@@ -159,6 +164,8 @@ def shape_of(task: Task) -> Shape:
 
 def _advice(task: Task) -> str:
     """Return what else to do if memory is too small; empty if there is nothing."""
+    if task.method == "classes":
+        return f"--launch {2 * task.share.comm.size}, which divides the weights among processes"
     if task.loss.joint:
         return "--loss hinge, which trains some classes at a time"
     has_matrix = task.method == "newton" and task.has_many_features

@@ -9,7 +9,7 @@ import contextlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.errors import StoreError
 from sbm.models.model import Model
+from sbm.models.weights import WindowedWeights
 from sbm.plain import dataclass
+from sbm.programs.training.gathering import gathered
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
 from sbm.solver.gap import Certificate, proven
@@ -124,14 +126,24 @@ class WorkShare:
         others = sum(problem.n_outputs for problem in self.every)
         return 8 * n_weights * others if self.is_by_class and self.comm.rank == 0 else 0
 
-    def collect(self, weights: list[Weights]) -> list[Weights]:
-        """Return the weights of all problems in rank 0, and an empty list in the others.
+    @contextlib.contextmanager
+    def collected(
+        self, weights: list[Weights] | WindowedWeights
+    ) -> Iterator[list[Weights] | WindowedWeights]:
+        """Yield the weights of all problems in rank 0, and an empty list in the others.
 
         Parameters
         ----------
         weights : list of ndarray, shape (n_weights, n_outputs), float64
-            One array for each problem of this rank.
+            One array for each problem of this rank; or the weights of its classes.
         """
+        if isinstance(weights, WindowedWeights):
+            with gathered(self.comm, weights) as found:
+                yield [] if found is None else found
+        else:
+            yield self._collect(weights)
+
+    def _collect(self, weights: list[Weights]) -> list[Weights]:
         comm = self.comm
         if not self.is_by_class:
             return weights if comm.rank == 0 else []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.kernels import (
+    BY_CLASS,
     JUDGE,
     STORE,
     WEIGHTS,
@@ -43,6 +44,10 @@ _SHARE = 0.3  # most of the memory that such rows take
 # Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
 # more of the memory than this share, there is no term.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
+# Joint losses keep W by class with so many classes, or if it would take this share of the memory
+# otherwise, but not with too few classes.
+MANY_CLASSES, FEWEST_CLASSES = 1000, 50
+_DENSE_COPIES, _DENSE_SHARE = 2, 0.5
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -121,7 +126,28 @@ class Task:
     @property
     def method(self) -> str:
         """The family of methods, a key of `sbm.methods.METHODS`."""
-        return self.settings.method
+        return "classes" if self.is_by_class else self.settings.method
+
+    @property
+    def is_by_class(self) -> bool:
+        """Whether W is kept by class, for joint losses of so many classes that it is mostly 0.
+
+        Otherwise it has all weights of each feature side by side, which is faster with few classes.
+        """
+        n, settings = len(self.store.labels or []), self.settings
+        if not self.loss.joint or settings.method != "dual" or n < FEWEST_CLASSES:
+            return False
+        if self.models > 1 or self.share.by_block:
+            return False
+        if settings.validate is not None or settings.warm_start is not None:
+            return False
+        dense = _DENSE_COPIES * 8 * self.n_weights * n
+        return n >= MANY_CLASSES or dense > _DENSE_SHARE * settings.mem_bytes
+
+    @property
+    def dividing(self) -> Comm:
+        """Connects the ranks that the rows are divided among; none if each has all rows."""
+        return SerialComm() if self.is_by_class else self.share.adding
 
     @property
     def problems(self) -> list[AnyProblem]:
@@ -229,6 +255,8 @@ class Task:
         """
         store = self.store
         kernels = kernels_of(self.settings, self.problems, plan.is_whole, summed)
+        if self.method == "classes":
+            kernels = BY_CLASS
         if store.memory is None or len(staying) < len(plan.parts):
             kernels += STORE
         prepare("training", kernels, types_of(self.problems, store.value_type, summed), progress)

@@ -22,6 +22,7 @@ from sbm.engine.machine import peak_bytes, resident_bytes
 from sbm.engine.pace import foresee_passes, is_falling
 from sbm.engine.reader import BlockReader
 from sbm.errors import StoreError
+from sbm.models.weights import WindowedWeights
 from sbm.plain import dataclass
 from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
@@ -60,8 +61,8 @@ class Method(Protocol):
         """What log and report call it."""
 
     @property
-    def weights(self) -> list[npt.NDArray[np.float64]]:
-        """Its weights now, each of shape (n_weights, n_outputs of the problem)."""
+    def weights(self) -> Any:
+        """Its weights now, each of shape (n_weights, n_outputs of the problem); or by class."""
 
     @property
     def dual(self) -> float:
@@ -215,7 +216,7 @@ class Training:
         self.state.mark = asdict(self.seconds)
 
     @property
-    def weights(self) -> list[npt.NDArray[np.float64]]:
+    def weights(self) -> list[npt.NDArray[np.float64]] | WindowedWeights:
         """The weights of the model."""
         return self.validation.weights if self.validation else self.method.weights
 

@@ -46,6 +46,14 @@ _COLUMNS = """
 """
 _LOSS = "y:float64[1] weights:float64[1] kind:int64 positive:int64 cost:float64 other:float64"
 _CODED = "W:float64[2] base:float64[2]"
+_TABLES = """
+    begin:int64[1] lines:int64[1] used:int64[1] head:float64[2] cells:float64[1]
+    cell_ranks:int32[1] top:int64[1]
+"""
+_READ = "begin:int64[1] lines:int64[1] head:float64[2] cells:float64[1] cell_ranks:int32[1]"
+_NONZEROS = "starts:int64[1] lengths:int32[1] indices:int32[1] values:{values}"
+_LISTS = "offsets:int64[1] listed:int32[1]"
+_BATCH = "ptr:int64[1] mid:int64[1] ranks:int32[1] parts:float64[1] first:int64[1] cls:int32[1]"
 
 TYPES = {
     "svc": _one_variable("int32[1]", screened="int32[1]"),
@@ -174,6 +182,86 @@ TYPES = {
             out:float64[2]
         """,
         "best": "scores:float64[2] out:int32[2]",
+    },
+    "tables": {
+        "lay_out": _TABLES,
+        "squeeze": "order:int64[1] begin:int64[1] lines:int64[1] cells:float64[1] top:int64[1]",
+        "norms": f"{_READ} out:float64[1]",
+        "count": f"{_READ} feature_of:int32[1] counts:int64[1]",
+        "take": f"""
+            order:int64[1] columns:int32[1] {_READ} feature_of:int32[1] first:int64 end:int64
+            ends:int64[1] outs:int32[1] values:float64[1]
+        """,
+    },
+    "batches": {
+        "count_features": """
+            lengths:int32[1] starts:int64[1] indices:int32[1] counts:int64[1]
+        """,
+        "measure": """
+            starts:int64[1] lengths:int32[1] values:{values} y:int32[1] weight:float64[1]
+            costs:float64[1] bias:float64 squares:float64[1] own_costs:float64[1]
+        """,
+        "list_rows": """
+            n:int64 seed:uint64 skip:uint8[1] squares:float64[1] costs:float64[1]
+            order:int32[1] out:int32[1]
+        """,
+        "gather": f"""
+            order:int32[1] most:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64 width:int64
+            {_LISTS} rows:int32[1] {_BATCH} at:int64[1]
+        """,
+        "decide": f"""
+            {_TABLES} own:int32[1] n:int64 rows:int32[1] {_BATCH} squares:float64[1] z:float64[1]
+            h:float64[1] seen:int64[1] stamp:int64[1] before:int64[1] row_of:int32[1]
+            dense:float64[1] gram:float64[1] is_known:int32[1]
+        """,
+        "solve": """
+            n:int64 rows:int32[1] first:int64[1] at:int64[1] z:float64[1] h:float64[1] kind:int64
+            squares:float64[1] costs:float64[1] listed:int32[1] betas:float64[1] small:float64
+            rest:uint8[1] skip:uint8[1] loss:float64[1] new:float64[1] steps:float64[1]
+            stats:float64[1]
+        """,
+        "apply": f"{_TABLES} own:int32[1] n:int64 done:int64 {_BATCH} steps:float64[1]",
+        "add_rows": f"""
+            {_TABLES} own:int32[1] done:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64
+            {_LISTS} betas:float64[1] factors:float64[1] ranks:int32[1] parts:float64[1]
+        """,
+        "own_values": f"""
+            {_TABLES} own:int32[1] {_NONZEROS} y:int32[1] rank:int32[1] bias:float64 {_LISTS}
+            wanted:bool[1] ranks:int32[1] parts:float64[1] z_own:float64[1] z:float64[1]
+        """,
+        "merge": f"""
+            {_LISTS} betas:float64[1] losses:float32[1] keep:float64 found_ends:int64[1]
+            found:int32[1] found_losses:float32[1] new_offsets:int64[1] new_listed:int32[1]
+            new_betas:float64[1] new_losses:float32[1] is_new:bool[1]
+        """,
+        "mark_wanted": """
+            kind:int64 offsets:int64[1] losses:float32[1] errors:float64[1] is_wanted:bool[1]
+        """,
+        "sum_up": """
+            kind:int64 n_classes:int64 squares:float64[1] costs:float64[1] offsets:int64[1]
+            betas:float64[1] errors:float64[1] rounding:float64 z_own:float64[1] is_wanted:bool[1]
+            is_new:bool[1] z:float64[1] counts:int32[1] found_ends:int64[1] bounds:float64[1]
+            most_found:float32[1] sums:float64[1]
+        """,
+    },
+    "scoring": {
+        "prepare": f"""
+            {_NONZEROS} rank:int32[1] bias:float64 n_dense:int64 largest:float64
+            squares:float64[1] sizes:float64[1] ends:int64[1] mids:int64[1] ranks:int32[1]
+            parts:float32[1] errors:float64[1]
+        """,
+        "fill_tile": f"""
+            {_READ} first:int64 last:int64 scale:float64 tile:float32[2] ends:int64[1]
+            places:uint8[1] weights:float32[1]
+        """,
+        "score": f"""
+            some:int32[1] offset:int64 first:int64 last:int64 own:int32[1] classes_of:int32[1]
+            y:int32[1] scale:float64 tile:float32[2] tile_ends:int64[1] places:uint8[1]
+            weights:float32[1] sizes:float64[1] ends:int64[1] mids:int64[1] ranks:int32[1]
+            parts:float32[1] errors:float64[1] z_own:float64[1] least:float64 {_LISTS}
+            losses:float32[1] cursor:int64[1] best:int32[2] best_losses:float32[2] counts:int32[1]
+            bounds:float64[1] z:float32[1]
+        """,
     },
     "newton": {
         "add_rows": f"{_ROWS} bias:float64 r:float64[1] out:float64[1]",

@@ -1,0 +1,447 @@
+"""Passes over rows for the joint losses of thousands of classes; see `sbm.solver.byclass`.
+
+Every process reads all rows and keeps the lists of their classes: in memory if all rows are one
+part, in the run otherwise. The weights of classes are divided among the processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.alphas import Lists, cut, join, no_alphas
+from sbm.compiled.calls import load
+from sbm.distributed.comm import Comm
+from sbm.engine.learners import Seconds
+from sbm.engine.memory import SLACK, Budget, MemoryPlan, Shape, plan_training
+from sbm.engine.progress import Progress
+from sbm.engine.reader import BlockReader, RowWeights
+from sbm.errors import MemoryPlanError
+from sbm.models.weights import WindowedWeights
+from sbm.plain import dataclass
+from sbm.rows import Rows
+from sbm.solver.byclass import (
+    HEAD,
+    ByClass,
+    RowFacts,
+    TablesFullError,
+    batch_bytes,
+    wake,
+)
+from sbm.solver.gap import Certificate, relative
+from sbm.solver.problem import EPSILON, MultiProblem
+from sbm.solver.scoring import FOUND, Scoring, scoring_bytes
+from sbm.solver.step import Totals
+from sbm.store.blocks import BlockStore
+from sbm.store.run import Run
+from sbm.units import format_size, in_megabytes
+
+__all__ = ["ClassPasses", "plan_classes"]
+
+# Weights that are not 0, per nonzero of the rows: from the fewest to most that were seen, on texts.
+_LEAST, _USUAL = 2.5, 12.0
+_WEIGHT = 24  # bytes, with the room to grow
+# Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
+# found for it; and of one of its list, before and after a scoring.
+_ROW, _OF_FOUND, _OF_LISTED = 140, 8, 28
+_LISTED = 32  # classes of a list, on average
+_PREPARED = 8  # bytes of a nonzero while its row is scored
+# Rounds of a pass end when the gaps at the visits fell by the first factor, or to the second one
+# times the tolerance. A row whose gap is below a share of its part of that rests.
+_FALL, _OF_TOL, _REST = 0.2, 0.2, 0.2
+_ROUNDS = 50  # at most
+_WAKE = 4  # rounds after which classes that were left alone are looked at again
+_ROUNDS_OF_PART = 3  # at most, of a block that is not all of the rows
+
+
+def plan_classes(
+    store: BlockStore, mem: int, shape: Shape, processes: int, threads: int, reserved: int = 0
+) -> MemoryPlan:
+    """Divide a memory bound among rows, lists and the weights of classes.
+
+    Parameters
+    ----------
+    store : BlockStore
+    mem : int
+        Bytes of each process.
+    shape : Shape
+        As for other trainings.
+    processes : int
+        Number of processes that the classes are divided among.
+    threads : int
+        Threads of each.
+    reserved : int
+        Bytes that the plan must leave free.
+
+    Returns
+    -------
+    MemoryPlan
+        Without a cache; ``items["weights"]`` is the most that weights may take.
+
+    Raises
+    ------
+    MemoryPlanError
+        The bound is too small for the weights that are expected at least; the message has one that
+        may work.
+    """
+    n, classes = shape.n_weights, sum(shape.outputs)
+    longest = min(n, max(c.nnz for chunks in store.chunks for c in chunks))
+    scratch = batch_bytes(n, classes, longest, threads) + 24 * n
+    scratch += scoring_bytes(n, store.n_rows)
+    head = 8 * min(HEAD, n) * classes // processes
+    dense = n * classes * _WEIGHT // processes
+
+    def weights(share: float) -> int:
+        return head + min(dense, int(share * store.nnz * _WEIGHT / processes))
+
+    mean = store.nnz / max(1, store.n_rows)
+    row = _ROW + FOUND * _OF_FOUND + _LISTED * _OF_LISTED + int(_PREPARED * mean)
+    plain = replace(shape, outputs=(1,), listed=False, copies=0, ranks=1, models=1)
+
+    def plan(size: int) -> MemoryPlan:
+        more = shape.more_bytes + scratch + size
+        every = store.n_rows * row
+        made = None
+        with suppress(MemoryPlanError):
+            made = plan_training(store, mem, 0.0, replace(plain, more_bytes=more + every), reserved)
+        if made is None or not made.is_whole:
+            # These bytes are planned for both buffers of a block, and once more.
+            some = replace(plain, more_bytes=more, row_bytes=shape.row_bytes + row // 2)
+            every, made = 0, plan_training(store, mem, 0.0, replace(some, may_join=False), reserved)
+        items = {name: value for name, value in made.items.items() if name != "cache"}
+        items["overhead"] -= scratch + size + every
+        items["blocks"] += every
+        return replace(made, items=items | {"weights": size, "tiles": scratch})
+
+    least = weights(_LEAST)
+    try:
+        made = plan(least)
+    except MemoryPlanError as error:
+        needs = {"weights, at least": least, "tiles": scratch}
+        needs["rows and others"] = error.least_bytes - sum(needs.values())
+        advice = f", or {shape.advice}" if shape.advice else ""
+        Budget(mem, f"to train on {store.name}", needs).check(advice)
+        raise
+    free = max(0, made.left - reserved - int(SLACK * mem))
+    wanted = dense + head if made.is_whole else weights(_USUAL)
+    size = min(max(wanted, least), least + free)
+    return replace(made, items=made.items | {"weights": size})
+
+
+@dataclass
+class Block:
+    """Some parts of the rows in memory, with what is known of them."""
+
+    parts: Sequence[int]
+    rows: Rows
+    facts: RowFacts
+    lists: Lists
+
+
+class ClassPasses:
+    """Visits and scores all rows, block after block.
+
+    Parameters
+    ----------
+    store : BlockStore
+    plan : MemoryPlan
+    problem : MultiProblem
+    run : Run
+        Stores the lists.
+    progress : Progress
+    comm : Comm
+        Connects the processes.
+    staying : sequence of int
+        The parts that stay decoded in memory.
+    after_round : callable
+        Called between two rounds, and after each block that is read; may raise.
+    seed, threads : int
+        As of the settings.
+    weights : RowWeights, optional
+        Row weights. Default: 1.
+    read_rate : float, optional
+        Maximum bytes read per second.
+
+    Attributes
+    ----------
+    seconds : Seconds
+    reader : BlockReader
+    by_class : ByClass
+        After `look`.
+    """
+
+    by_class: ByClass
+
+    def __init__(
+        self,
+        store: BlockStore,
+        plan: MemoryPlan,
+        problem: MultiProblem,
+        run: Run,
+        progress: Progress,
+        comm: Comm,
+        staying: Sequence[int],
+        after_round: Callable[[], None],
+        *,
+        seed: int,
+        threads: int,
+        weights: RowWeights | None = None,
+        read_rate: float | None = None,
+    ) -> None:
+        self._store, self._plan, self._problem = store, plan, problem
+        self._run, self._progress, self._comm, self._after_round = run, progress, comm, after_round
+        self._seed, self._threads = seed, threads
+        self.seconds = Seconds()
+        self._team = ThreadPoolExecutor(self._threads, "sbm-solve")
+        self.reader = BlockReader(
+            store, plan, staying, len(staying) == len(plan.parts), "int32", self._threads,
+            rate=read_rate, weights=weights,
+        )  # fmt: skip
+        # If all rows are one part.
+        self._facts: RowFacts | None = None
+        self._lists: Lists | None = None
+        self._n_weights = store.n_features + (problem.bias > 0)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Run the threads inside this context."""
+        with self.reader.pool, self._team:
+            yield
+
+    def _order(self, number: int) -> list[list[int]]:
+        """Return the parts of each block of a pass, in random order."""
+        random = np.random.default_rng([self._seed, 3, number])
+        return self._plan.blocks([int(k) for k in random.permutation(len(self._plan.parts))])
+
+    def _rows(
+        self, what: str, order: Sequence[Sequence[int]] | None = None
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        """Yield the rows of blocks with their parts, by default in the order of the store."""
+        if order is None:
+            order = self._plan.blocks(range(len(self._plan.parts)))
+        self._progress.start(what, len(order), "blocks")
+        blocks = self.reader.read(order, lambda *_: None, lambda *_: None)
+        for done, loaded in enumerate(blocks, 1):
+            self.seconds.load += loaded.load_seconds
+            self.seconds.wait += loaded.wait_seconds
+            yield order[done - 1], loaded.result
+            self._progress.advance(done)
+            self._after_round()
+        self.seconds.disk = self.reader.disk_seconds
+        self._progress.finish()
+
+    def _blocks(self, what: str, order: Sequence[Sequence[int]] | None = None) -> Iterator[Block]:
+        for parts, rows in self._rows(what, order):
+            if self._plan.is_whole:
+                self._facts = self._facts or self.by_class.facts(rows)
+            yield Block(parts, rows, self._facts or self.by_class.facts(rows), self._load(parts))
+
+    def _load(self, parts: Sequence[int]) -> Lists:
+        """Return the lists of a block."""
+        lists = self._lists or join([self._run.load(part) for part in parts])
+        assert isinstance(lists, Lists)
+        if self._plan.is_whole:
+            self._lists = lists
+        return lists
+
+    def _keep(self, parts: Sequence[int], lists: Lists) -> None:
+        if self._plan.is_whole:
+            self._lists = lists
+        else:
+            self._store_lists(parts, lists)
+
+    def _store_lists(self, parts: Sequence[int], lists: Lists) -> None:
+        sizes = [self._plan.rows_of_parts[part] for part in parts]
+        for part, some in zip(parts, cut(lists, sizes), strict=True):
+            self._run.store(part, some)
+
+    def store_lists(self) -> None:
+        """Store the lists that are in memory in the run."""
+        if self._lists is not None:
+            self._store_lists(range(len(self._plan.parts)), self._lists)
+
+    # --------------------------------------------------------------------------- beginning
+
+    def count(self) -> int:
+        """Count the nonzeros of each feature; return their number."""
+        self._counts, self._longest = np.zeros(self._n_weights, np.int64), 0
+        kernels = load("sbm.solver.kernels.batches")
+        for _, rows in self._rows("count"):
+            kernels.count_features(rows.lengths, rows.starts, rows.indices, self._counts)
+            self._longest = max(self._longest, int(rows.lengths.max(initial=0)))
+        return int(self._counts.sum())
+
+    def look(self) -> None:
+        """Count the features of all rows, and make weights that are 0."""
+        self.count()
+        counts = self._counts
+        if self._problem.bias > 0:
+            counts[-1] = self._store.n_rows + 1
+        self.feature_of = np.argsort(-counts, kind="stable").astype(np.int32)
+        rank = np.empty_like(self.feature_of)
+        rank[self.feature_of] = np.arange(len(rank), dtype=np.int32)
+        spread = self._team.map if self._threads > 1 else map
+        class_rows = [float(n) for n in self._store.label_counts]
+        self.by_class = ByClass(
+            self._problem, rank, class_rows, self._comm, self._threads, spread,
+            self._plan.items["weights"], self._longest,
+        )  # fmt: skip
+        self.scoring = Scoring(self.by_class)
+
+    def begin(self) -> None:
+        """Make the first lists: the classes with the nearest centroids."""
+        sizes = np.maximum(np.array(self._store.label_counts, np.float64), 1.0)
+        with self._within_memory():
+            for _, rows in self._rows("centroids"):
+                none = no_alphas(len(rows), True)
+                assert isinstance(none, Lists)
+                self.by_class.add_rows(rows, none, 1.0 / sizes)
+            self.scoring.begin()
+            for block in self._blocks("first classes"):
+                self._keep(block.parts, self.scoring.first_lists(block.rows, block.facts))
+        self.by_class.clear()
+
+    def restore(self) -> None:
+        """Read the lists of a checkpoint, and compute the weights."""
+        self.by_class.clear()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Compute the weights from the variables, which removes rounding and what became 0."""
+        self.by_class.lay_out()
+        with self._within_memory():
+            for parts, rows in self._rows("weights"):
+                lists = self._load(parts)
+                wake(lists)
+                self.by_class.add_rows(rows, lists)
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
+        except TablesFullError:
+            plan, n = self._plan, len(self._problem.costs)
+            least = plan.mem + plan.items["weights"] // 2
+            raise MemoryPlanError(
+                f"the weights of {n:,} classes need more than the "
+                f"{format_size(plan.items['weights'])} that --mem {format_size(plan.mem)} leaves; "
+                f"use at least --mem {in_megabytes(least)}, or --launch "
+                f"{2 * self._comm.size} to divide them among processes",
+                least,
+            ) from None
+
+    # ------------------------------------------------------------------------------ passes
+
+    def visit(self, number: int, primal: float, tol: float, is_late: Callable[[], bool]) -> Totals:
+        """Visit the rows of each block in rounds.
+
+        Parameters
+        ----------
+        number : int
+            Of the pass, from 1.
+        primal : float
+            The last certified value; 0 for none.
+        tol : float
+            Relative gap to reach.
+        is_late : callable
+            Called between rounds; ends the pass if true.
+        """
+        totals = Totals()
+        most = _ROUNDS if self._plan.is_whole else _ROUNDS_OF_PART
+        for block in self._blocks(f"pass {number}", self._order(number)):
+            n, goal, small = len(block.rows), 0.0, 0.0
+            block.facts.rest[:] = block.facts.skip[:] = 0
+            for round_ in range(most):
+                seed = np.random.default_rng(
+                    [self._seed, 5, number, round_, *block.parts]
+                ).integers(1, 2**62)
+                with self._within_memory(), self.seconds.measure("solve"):
+                    stats = self.by_class.visit(
+                        block.rows, block.facts, block.lists, int(seed), small
+                    )
+                gap, _, visits, moved, *_ = stats.tolist()
+                totals.visits += int(visits)
+                totals.updates += int(moved)
+                totals.rounds = max(totals.rounds, round_ + 1)
+                if round_ == 0:
+                    share = n / self._store.n_rows
+                    goal = max(_FALL * gap, _OF_TOL * tol * primal * share)
+                    small = _REST * goal / max(1, n)
+                if gap <= goal or is_late():
+                    break
+                if round_ % _WAKE == _WAKE - 1:
+                    wake(block.lists)
+                self._after_round()
+            totals.gap += gap
+            wake(block.lists)
+            self._keep(block.parts, block.lists)
+            if is_late():
+                break
+        return totals
+
+    def certify(self) -> Certificate:
+        """Compute the weights from the variables, certify them, and find classes for the lists."""
+        self.rebuild()
+        with self.seconds.measure("certify"):
+            norms = self.scoring.begin()
+            size, sums = math.fsum(norms), []
+            for block in self._blocks("certify"):
+                room = self._room_for(len(block.rows))
+                found, lists = self.scoring.score(block.rows, block.facts, block.lists, room)
+                sums.append(found)
+                self._keep(block.parts, lists)
+        loss, betas, support, free, missing, rounding = (
+            math.fsum(column) for column in zip(*sums, strict=True)
+        )
+        self.missing = int(missing)
+        primal, dual = 0.5 * size + loss, betas - 0.5 * size
+        # The weights are sums of as many products as there are rows, at most.
+        rounding += EPSILON * (primal + abs(betas)) * 4.0
+        gap = max(0.0, primal - dual) + rounding
+        return Certificate(
+            primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
+        )
+
+    def _room_for(self, n: int) -> int:
+        """Return how many classes the lists of so many rows may have."""
+        planned = n * (_LISTED + FOUND)
+        spare = max(0, self._plan.items["weights"] - sum(t.nbytes for t in self.by_class.tables))
+        return planned + spare // (4 * _OF_LISTED)
+
+    @property
+    def listed(self) -> int:
+        """Number of classes in the lists that are in memory."""
+        return 0 if self._lists is None else len(self._lists.outputs)
+
+    # ------------------------------------------------------------------------------- model
+
+    def weights(self) -> WindowedWeights:
+        """Return the weights of this process's classes, by feature."""
+        kernels, tables = load("sbm.solver.kernels.tables"), self.by_class.tables
+        counts = np.zeros(self._n_weights, np.int64)
+        for one in tables:
+            kernels.count(
+                one.begin, one.lines, one.head, one.cells, one.ranks, self.feature_of, counts
+            )
+
+        def read(
+            first: int, end: int, columns: npt.NDArray[np.int32]
+        ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+            own = counts[first:end]
+            ends = np.cumsum(own) - own
+            outs, values = np.empty(own.sum(), np.int32), np.empty(own.sum())
+            for one in tables:
+                mine = columns[one.classes]
+                kernels.take(
+                    np.argsort(mine, kind="stable"), mine, one.begin, one.lines, one.head,
+                    one.cells, one.ranks, self.feature_of, first, end, ends, outs, values,
+                )  # fmt: skip
+            return outs, values
+
+        return WindowedWeights(counts, len(self._problem.costs), read, len(tables) == 1)

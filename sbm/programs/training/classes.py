@@ -1,0 +1,148 @@
+"""Train Crammer-Singer and Weston-Watkins of thousands of classes: visits in lists, then scoring.
+
+A pass visits the rows in rounds, each with the classes of its list. Then the weights are computed
+from the variables again, all classes are scored, which certifies the weights, and the lists get the
+classes that were missing. Each pass ends with a checkpoint, which has the lists; the weights follow
+from them. See `sbm.engine.byclass`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sbm.engine.byclass import ClassPasses
+from sbm.engine.learners import Judge
+from sbm.engine.machine import usable_threads
+from sbm.models.weights import WindowedWeights
+from sbm.programs.training.job import StartPoint
+from sbm.programs.training.training import Training
+from sbm.solver.gap import Certificate
+from sbm.solver.problem import MultiProblem
+from sbm.solver.step import Totals
+
+__all__ = ["Classes"]
+
+
+class Classes:
+    """Dual coordinate ascent with the weights by class; see the top of this file.
+
+    Parameters
+    ----------
+    training : Training
+
+    Attributes
+    ----------
+    passes : ClassPasses
+    """
+
+    name, family = "dual", "classes"
+    restarts_passes, falls_late, is_worth_judging = True, False, True
+
+    def __init__(self, training: Training) -> None:
+        # A cycle would keep all arrays until the next garbage collection.
+        self.training: Training = weakref.proxy(training)
+        job, (problem,) = training.job, training.problems
+        assert isinstance(problem, MultiProblem)
+        self.passes = ClassPasses(
+            job.store, job.plan, problem, training.run, job.options.progress, job.comm,
+            job.staying, training.stop_if_asked, seed=training.settings.seed,
+            threads=usable_threads(training.settings.threads), weights=job.weights,
+            read_rate=job.options.read_rate,
+        )  # fmt: skip
+        self.seconds, self.reader = self.passes.seconds, self.passes.reader
+        self._certificate: Certificate | None = None
+
+    @property
+    def weights(self) -> WindowedWeights:
+        """The weights of the classes of this process."""
+        return self.passes.weights()
+
+    @property
+    def dual(self) -> float:
+        """The dual value that was certified last."""
+        return 0.0 if self._certificate is None else self._certificate.dual
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Run the threads inside this context."""
+        return self.passes.at_work()
+
+    def start(self, start: StartPoint) -> None:
+        """Start from zero: earlier runs are not used."""
+
+    def ready(self) -> None:
+        """Make the first lists, unless a checkpoint has them."""
+        if self.training.state.passes == 0:
+            self.passes.look()
+            self.passes.begin()
+
+    def run_pass(self) -> Totals:
+        """Visit all rows in rounds."""
+        training, state, before = self.training, self.training.state, self._certificate
+        training.begin_pass(1)
+        done = self.passes.visit(
+            state.passes, 0.0 if before is None else before.primal, training.task.tol,
+            training.is_late,
+        )  # fmt: skip
+        state.rounds[-1] = done.rounds
+        return done
+
+    def may_be_done(self, done: Totals) -> bool:
+        """Every pass is certified, which finds the classes for the next one."""
+        return True
+
+    def certify(self, is_last: bool, is_best: bool) -> Certificate:
+        """Certify the weights of the variables."""
+        self._certificate = self.passes.certify()
+        return self._certificate
+
+    def move(self, certificate: Certificate | None) -> bool:
+        """Go on: weights move with every visit of a row."""
+        return True
+
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Visit all parts in the next pass."""
+        return None
+
+    def carried(self) -> list[npt.NDArray[np.float64]] | None:
+        """Go on with this method."""
+        return None
+
+    def read_held_out(self, judge: Judge) -> None:
+        """Refuse: validation data uses another method."""
+        raise NotImplementedError
+
+    def figures(self, done: Totals) -> dict[str, Any]:
+        """Return the figures of lists and weights; those of a cache of rows are 0."""
+        return {
+            "listed_classes": self.passes.listed,
+            "missing_classes": self.passes.missing,
+            "weights_bytes": sum(tables.nbytes for tables in self.passes.by_class.tables),
+            **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero"), 0),
+            "cached_ages": [],
+        }
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Show the figures of the pass in a table."""
+        self.training.options.progress.row(record)
+
+    def facts(self) -> dict[str, Any]:
+        """Return which method it is."""
+        return {"solver": self.name, "switched_after": None}
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Store the lists in the run; weights follow from them."""
+        self.passes.store_lists()
+        return {"family": self.family, "batch": self.passes.by_class.batch}, {}
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Compute the weights from the lists of the last checkpoint."""
+        self.passes.look()
+        self.passes.by_class.batch = record["method"]["batch"]
+        self.passes.restore()
+        self._certificate = self.training.state.certificate

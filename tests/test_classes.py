@@ -1,0 +1,248 @@
+"""Joint losses with weights by class and lists of classes: optimum, certificate, bytes, memory."""
+
+import numpy as np
+import pytest
+from families import assert_same_optimum, make_store, row_losses
+from helpers import full_weights, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import (
+    LOSSES as BY_NAME,
+)
+from inside import (
+    ByClass,
+    Lists,
+    MultiProblem,
+    Rows,
+    Run,
+    Scoring,
+    SerialComm,
+    Tables,
+    TablesFullError,
+    divide,
+    load,
+    train_ranks,
+    wake,
+)
+from inside import engine_byclass_module as byclass
+from inside import training_task_module as task
+from threads import in_threads
+
+import sbm
+from sbm.errors import MemoryPlanError
+
+LOSSES = ("crammer_singer", "weston_watkins")
+
+
+@pytest.fixture(autouse=True)
+def few_classes(monkeypatch):
+    """Keep weights by class, however few classes there are."""
+    monkeypatch.setattr(task, "MANY_CLASSES", 2)
+    monkeypatch.setattr(task, "FEWEST_CLASSES", 2)
+
+
+def rows(classes=60, n=200, features=50, seed=0):
+    """Return rows of several classes with words of their own, some of one row, equal or empty."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, classes, n) * 3.0 + 1
+    X = np.where(random.random((n, features)) < 0.1, random.normal(size=(n, features)), 0)
+    for i, label in enumerate(y):
+        X[i, np.random.default_rng(int(label)).integers(0, features, 3)] += 1
+    X, y = np.vstack([X, X[:5], np.zeros((4, features))]), np.concatenate([y, y[:5], y[:4]])
+    y[0] = 1000
+    return X.astype(np.float32).astype(float), y
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("s"), *rows(), blocks=3)
+
+
+def train(store, path, **options):
+    chosen = {"mem": "400MB", "tol": 1e-3, "max_passes": 300, "threads": 1, **options}
+    return sbm.train(store, path, chosen, resume=False)
+
+
+def dense(monkeypatch, *arguments, **options):
+    """Train with all weights of a feature side by side."""
+    with monkeypatch.context() as patched:
+        patched.setattr(task, "MANY_CLASSES", 10**9)
+        patched.setattr(task, "FEWEST_CLASSES", 10**9)
+        return train(*arguments, **options)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"C": 0.01},
+        {"C": 1},
+        {"C": 3, "tol": 1e-2},
+        {"bias": 0.5, "tol": 1e-2},
+        {"class_weight": {"4": 3, "7": 0}, "scale": "maxabs"},
+    ],
+    ids=str,
+)
+def test_same_optimum_as_dense_weights(monkeypatch, tmp_path, store, loss, options):
+    ours = train(store, tmp_path / "a.model", loss=loss, **options)
+    assert Run.read(tmp_path / "a.model.run")["method"]["family"] == "classes"
+    assert ours[1]["converged"]
+    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss, **options))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_certified_objective_is_that_of_the_model(tmp_path, loss):
+    X, y = rows()
+    data = write_rows(tmp_path / "d.svm", X, y)
+    model, report = train(data, tmp_path / "m.model", loss=loss, C=0.5, tol=1e-2)
+    W = full_weights(model, X.shape[1])
+    primal = 0.5 * (W**2).sum() + 0.5 * row_losses(loss, X @ W, y, model.labels).sum()
+    assert report["primal"] == pytest.approx(primal, rel=1e-9)
+    assert report["dual"] <= primal
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_few_classes(monkeypatch, tmp_path, loss, classes):
+    X, y = rows()
+    store = make_store(tmp_path, X, y // 3 % classes)
+    ours = train(store, tmp_path / "a.model", loss=loss)
+    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+def test_same_bytes_for_threads_and_ranks(tmp_path, store, loss):
+    options = {"loss": loss, "tol": 1e-2, "mem": "400MB", "max_passes": 300}
+    made = set()
+    for threads in (1, 3):
+        path = tmp_path / "one.model"
+        sbm.train(store, path, options | {"threads": threads}, resume=False)
+        made.add(path.read_bytes())
+    for size in (2, 3):
+        path = tmp_path / f"{size}.model"
+        in_threads(
+            size, lambda comm, path=path: train_ranks(comm, store, path, options | {"threads": 1})
+        )
+        made.add(path.read_bytes())
+    assert len(made) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_resume_gives_the_same_bytes(tmp_path, store, ranks):
+    options = {"loss": "weston_watkins", "mem": "400MB", "max_passes": 300, "threads": 1}
+    path = tmp_path / "m.model"
+    for most in (1, 2):  # passes
+        in_threads(
+            ranks,
+            lambda comm, most=most: train_ranks(comm, store, path, options | {"max_passes": most}),
+        )
+    in_threads(ranks, lambda comm: train_ranks(comm, store, path, options))
+    sbm.train(store, tmp_path / "whole.model", options)
+    passes = sbm.Model.load(path).info["passes"]
+    assert passes > 2
+    assert path.read_bytes() == (tmp_path / "whole.model").read_bytes()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
+    monkeypatch.setattr(byclass, "_ROW", 250_000)
+    ours = train(store, tmp_path / "a.model", loss=loss, tol=1e-3, mem="120MB")
+    assert ours[1]["blocks"] > 1
+    assert ours[1]["converged"]
+    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
+
+
+@pytest.mark.long
+def test_weights_that_do_not_fit_are_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(byclass, "_WEIGHT", 0)
+    data = write_rows(tmp_path / "d.svm", *rows(200, 400, 3000))
+    with pytest.raises(MemoryPlanError, match=r"the weights of \d+ classes .* --launch 2"):
+        train(data, tmp_path / "m.model", loss="weston_watkins")
+
+
+def rows_of(X, y):
+    """Return dense rows as those of a block."""
+    where = X != 0
+    lengths = where.sum(axis=1).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+    indices = where.nonzero()[1].astype(np.int32)
+    return Rows(
+        starts, lengths, indices, X[where], np.unique(y, return_inverse=True)[1].astype("i4")
+    )
+
+
+def no_lists(n):
+    return Lists(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000), st.integers(-3, 3)), max_size=400)
+)
+def test_tables_hold_sums_of_rows(steps):
+    """However tables grow, are squeezed or laid out, they have the weights of a dictionary."""
+    n = 3000 + 1
+    tables, expected = Tables(np.arange(3, dtype=np.int32), 3, n, 1 << 22), np.zeros((n, 3))
+    kernels = load("sbm.solver.kernels.batches")
+    for again in range(2):
+        tables.lay_out()
+        expected[:] = 0
+        for c, feature, value in steps:
+            X = np.zeros((1, n))
+            X[0, [feature, 2 * feature % n]] = [1.0, 0.5]
+            some = rows_of(X, [0])
+            some.y[:] = c
+            expected[:, c] += value * X[0]
+            done = kernels.add_rows(
+                *tables.arrays, tables.own, 0, some.starts, some.lengths, some.indices,
+                some.values, some.y, np.arange(n, dtype=np.int32), 0.0, *vars(no_lists(1)).values(),
+                np.full(3, float(value)), np.zeros(n, np.int32), np.zeros(n),
+            )  # fmt: skip
+            assert done == 1
+        if again:
+            tables.make_room()
+        assert np.allclose(tables.norms(), (expected**2).sum(axis=0), atol=1e-9)
+
+
+def test_full_tables_are_an_error():
+    tables = Tables(np.arange(1, dtype=np.int32), 1, 10, 0)
+    tables.lines[0] = tables.top[0] = tables.top[1] = len(tables.cells) // 8
+    with pytest.raises(TablesFullError):
+        tables.make_room()
+
+
+def test_classes_are_divided_evenly():
+    owner = divide([9, 1, 1, 1, 1, 5], 2)
+    assert sorted(np.bincount(owner)) == [2, 4] or sorted(np.bincount(owner)) == [3, 3]
+    assert divide([1, 2], 1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dual_value_never_falls(loss):
+    """Even if all rows of a batch share their classes."""
+    X, y = rows(classes=4, n=100, features=12)
+    some = rows_of(X, y)
+    costs = np.full(int(some.y.max()) + 1, 2.0)
+    weights = ByClass(
+        MultiProblem(BY_NAME[loss], costs, 2.0), np.arange(12, dtype=np.int32),
+        np.bincount(some.y).tolist(), SerialComm(), 1, map, 1 << 20, 12,
+    )  # fmt: skip
+    facts, scoring = weights.facts(some), Scoring(weights)
+    weights.add_rows(some, no_lists(len(some)), np.ones(len(costs)))
+    scoring.begin()
+    lists = scoring.first_lists(some, facts)
+    weights.clear()
+    values = [0.0]
+    for k in range(12):
+        weights.batch = 64
+        weights.visit(some, facts, lists, k + 1, 0.0)
+        wake(lists)
+        weights.lay_out()
+        weights.add_rows(some, lists)
+        values.append(lists.values.sum() - 0.5 * weights.norms().sum())
+    assert values[-1] > 0
+    assert (np.diff(values) >= -1e-9 * values[-1]).all()
