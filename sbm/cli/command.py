@@ -97,7 +97,7 @@ class Command(click.Command):
             return args
         args = list(args)
         for k, (first, second) in enumerate(itertools.pairwise(args)):
-            is_pair = len(second.encode()) == 2 and second[0] != "-"
+            is_pair = len(os.fsencode(second)) == 2 and second[0] != "-"
             if first == "-q" and is_pair and not os.path.exists(second):
                 args[k] = "--quadratic"
         return args
