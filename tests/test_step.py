@@ -454,6 +454,26 @@ def test_rows_that_nearly_move_are_visited_again():
     assert (totals.visits, totals.rounds) == (8, 3)
 
 
+def test_blocks_are_screened_while_rows_rest():
+    solver = make(CASES[0]).solver
+    solver.rounds, all_move = 1, np.ones(40, np.bool_)
+    solver.note_screen(all_move)  # before the first step, nothing can rest
+    assert solver.pays_screening
+    solver.dual_sum = 1.0
+    solver.note_screen(all_move)
+    skipped = 0
+    while not solver.pays_screening:
+        solver.note_screen(None)
+        skipped += 1
+    assert 2 <= skipped < 20
+    fresh = make(CASES[0]).solver
+    solver.note_screen(all_move)
+    fresh.restore(solver.state())
+    assert not fresh.pays_screening
+    fresh.note_screen(np.arange(40) % 2 == 0)
+    assert fresh.pays_screening
+
+
 def test_seed_decides_order_of_visits():
     def weights(seed):
         sim = make(KINDS[0], 6, 2, 30, rounds=1, solver_seed=seed)
