@@ -37,7 +37,7 @@ LOSSES = ("crammer_singer", "weston_watkins")
 @pytest.fixture(autouse=True)
 def few_classes(monkeypatch):
     """Keep weights by class, however few classes there are."""
-    monkeypatch.setattr(task, "MANY_CLASSES", 2)
+    monkeypatch.setattr(task, "DENSE_SHARE", 0.0)
     monkeypatch.setattr(task, "FEWEST_CLASSES", 2)
 
 
@@ -66,7 +66,7 @@ def train(store, path, **options):
 def dense(monkeypatch, *arguments, **options):
     """Train with all weights of a feature side by side."""
     with monkeypatch.context() as patched:
-        patched.setattr(task, "MANY_CLASSES", 10**9)
+        patched.setattr(task, "DENSE_SHARE", 10.0**9)
         patched.setattr(task, "FEWEST_CLASSES", 10**9)
         return train(*arguments, **options)
 
@@ -246,3 +246,14 @@ def test_dual_value_never_falls(loss):
         values.append(lists.values.sum() - 0.5 * weights.norms().sum())
     assert values[-1] > 0
     assert (np.diff(values) >= -1e-9 * values[-1]).all()
+
+
+def test_warm_start_from_weights_by_class_starts_from_zero(store, tmp_path):
+    before = tmp_path / "before.model"
+    train(store, before, loss="crammer_singer")
+    first = train(store, tmp_path / "cold.model", loss="crammer_singer", C=2.0)
+    for warm_start in (str(before), True):
+        model = before if warm_start is True else tmp_path / "warm.model"
+        _, report = train(store, model, loss="crammer_singer", C=2.0, warm_start=warm_start)
+        assert report["converged"]
+        assert report["primal"] == pytest.approx(first[1]["primal"], rel=2e-3)

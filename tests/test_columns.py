@@ -455,3 +455,15 @@ def test_commands_read_tables_without_pandas(tmp_path: Path) -> None:
     for arguments in (split, train, predict):
         done = finished([sys.executable, "-c", code, *arguments, "-q"], cwd=tmp_path, check=True)
         assert done.stdout.splitlines()[-2:] == ["False", "3 x"], arguments
+
+
+def test_written_kinds_keep_their_numbers(tmp_path):
+    table, toml = tmp_path / "a.csv", tmp_path / "a.toml"
+    table.write_text("p,y\n" + "".join(f"{k},{k % 2}\n" for k in range(40)))
+    sbm.columns(table, toml, column=["p=bins:3"])
+    for name, more in (("a", {"column": ["p=bins:3"]}), ("b", {"columns": toml})):
+        sbm.split(table, tmp_path / f"{name}.sbm", **more)
+        sbm.cat(tmp_path / f"{name}.sbm", tmp_path / f"{name}.svm")
+    text = (tmp_path / "a.svm").read_text()
+    assert (tmp_path / "b.svm").read_text() == text
+    assert len({line.split()[1] for line in text.splitlines()}) == 3

@@ -75,7 +75,10 @@ def columns(
         if name is not None
     ]
     found += [{"name": c.name, "kind": c.kind, "seen": c.seen} for c in table.columns]
-    toml = to_toml((one["name"], one["kind"], one["seen"]) for one in found)
+    toml = to_toml(
+        (one["name"], _with_number(one["kind"], table.asked.kind_of(one["name"])), one["seen"])
+        for one in found
+    )
     if output is not None:
         require_path(output, "the output")
         with open_atomically(Path(output)) as file:
@@ -84,3 +87,8 @@ def columns(
         "columns": found, "lines": list(table.lines()), "toml": toml, "warnings": warnings,
         "output": None if output is None else str(output),
     }  # fmt: skip
+
+
+def _with_number(kind: str, asked: str | None) -> str:
+    """Return the kind as it was asked for, such as ``bins:3``, if it has a number."""
+    return asked if asked is not None and asked.startswith(f"{kind}:") else kind

@@ -44,10 +44,9 @@ _SHARE = 0.3  # most of the memory that such rows take
 # Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
 # more of the memory than this share, there is no term.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
-# Joint losses keep W by class with so many classes, or if it would take this share of the memory
-# otherwise, but not with too few classes.
-MANY_CLASSES, FEWEST_CLASSES = 1000, 50
-_DENSE_COPIES, _DENSE_SHARE = 2, 0.5
+# Joint losses keep W by class if it would take this share of the memory otherwise, but not with too
+# few classes. Side by side it converges with any C and values, at once or accelerated.
+FEWEST_CLASSES, DENSE_COPIES, DENSE_SHARE = 50, 2, 0.5
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -141,8 +140,7 @@ class Task:
             return False
         if settings.validate is not None or settings.warm_start is not None:
             return False
-        dense = _DENSE_COPIES * 8 * self.n_weights * n
-        return n >= MANY_CLASSES or dense > _DENSE_SHARE * settings.mem_bytes
+        return DENSE_COPIES * 8 * self.n_weights * n > DENSE_SHARE * settings.mem_bytes
 
     @property
     def dividing(self) -> Comm:

@@ -332,9 +332,12 @@ def _as_before(name: str, value: object) -> str:
 def lost_classes(folder: Path, store: BlockStore, settings: Settings, n_outputs: int) -> str | None:
     """Return a note if a run had other classes because some have lost their rows or labels.
 
-    If there are new labels, `PreviousRun` names them.
+    If there are new labels, `PreviousRun` names them. A run with weights by class is not used
+    either.
     """
     record = Run.read(folder)
+    if (record.get("method") or {}).get("family") == "classes":
+        return f"{folder} kept its weights by class; starting from zero"
     was, n, now = record.get("settings", {}), record.get("n_labels"), len(store.labels or [])
     if not n or was["loss"] != settings.loss or was["task"] != settings.task:
         return None
