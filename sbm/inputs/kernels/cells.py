@@ -16,6 +16,8 @@ from numba.extending import intrinsic
 from sbm.inputs.kernels.numbers import (
     TEN,
     as_float,
+    join_digits,
+    load_digits,
     load_word,
     nearest_double,
     trailing_zeros,
@@ -25,17 +27,10 @@ PADDING = 16  # bytes of text that may be read behind a cell, to read several at
 _NEWLINE = 10
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
-_U3 = np.uint64(3)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
 _U32 = np.uint64(32)
 _BIT53 = np.uint64(1 << 53)
-_U8 = np.uint64(8)
-_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
-_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
-_LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
-_TOPS = np.uint64(0x8080808080808080)
 _TEN_INTEGER = np.array([10**k for k in range(20)], np.uint64)
 _MOST_DIGITS = 19  # of a number that is read exactly
 _LARGEST_EXPONENT = 10_000
@@ -236,17 +231,12 @@ def _is_blank(c):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _digits(text, p, end):
-    """Return the number that up to eight digits at text[p:end] are, and how many they are.
-
-    Without a step per digit; see `_short_integer` in `sbm.inputs.kernels.text`.
-    """
-    word = load_word(text, p) ^ _ZEROS
-    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
-    n = min(np.int64(trailing_zeros(others) >> _U3), end - p)
-    word = word << np.uint64(64 - 8 * n) if n > 0 else _U0
-    word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
-    word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
-    return (word * np.uint64(42949672960001)) >> _U32, max(n, 0)
+    """Return the number that up to eight digits at text[p:end] are, and how many they are."""
+    word, n = load_digits(text, p)
+    n = min(n, end - p)
+    if n <= 0:
+        return _U0, np.int64(0)
+    return join_digits(word, n), n
 
 
 @njit(nogil=True, error_model="numpy")

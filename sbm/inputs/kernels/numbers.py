@@ -39,9 +39,12 @@ _U32 = np.uint64(32)
 _U63 = np.uint64(63)
 _LOW32 = np.uint64(0xFFFFFFFF)
 _LOW9 = np.uint64(0x1FF)
-_LOW52 = np.uint64(0x000FFFFFFFFFFFFF)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
+_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
+_LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
+_TOPS = np.uint64(0x8080808080808080)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -125,3 +128,27 @@ def trailing_zeros(typing_context, number):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint64(types.uint64), generate
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def load_digits(text, p):
+    """Load eight bytes of text[p:] for `join_digits`; return them and how many begin as digits.
+
+    A byte is not a digit if its top bit is set in `others`.
+    """
+    word = load_word(text, p) ^ _ZEROS
+    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
+    return word, np.int64(trailing_zeros(others) >> np.uint64(3))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def join_digits(word, n):
+    """Return the number that the first n digits of `load_digits` are, 1 to 8.
+
+    They are shifted to the end of the word, after zeros, and combined to pairs, fours and eight
+    (method of Lemire and Mula, as in simdjson).
+    """
+    word <<= np.uint64(64 - 8 * n)
+    word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
+    word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
+    return (word * np.uint64(42949672960001)) >> _U32

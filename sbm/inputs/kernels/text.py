@@ -11,7 +11,14 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from sbm.inputs.kernels.numbers import TEN, as_float, load_word, nearest_double, trailing_zeros
+from sbm.inputs.kernels.numbers import (
+    TEN,
+    as_float,
+    join_digits,
+    load_digits,
+    nearest_double,
+    trailing_zeros,
+)
 from sbm.store.kernels.sorting import heap_sort
 
 # Error codes; sbm/inputs/libsvm.py has the messages, in this order.
@@ -66,12 +73,7 @@ _U0 = np.uint64(0)
 _U1 = np.uint64(1)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
-_U32 = np.uint64(32)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
-_LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
-_TOPS = np.uint64(0x8080808080808080)
 _LOW52 = np.uint64(0x000FFFFFFFFFFFFF)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
@@ -93,21 +95,11 @@ def _find_ends(typing_context, array, position):
 
 @njit(nogil=True, error_model="numpy")
 def _short_integer(text, p):
-    """Parse up to eight digits at text[p:]; return (number, number of digits).
-
-    Loads eight bytes as one word. A byte is not a digit if its top bit is set in `others`. The
-    digits are shifted to the end of the word, after zeros, and combined to pairs, fours and eight
-    (method of Lemire and Mula, as in simdjson).
-    """
-    word = load_word(text, p) ^ _ZEROS
-    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
-    n = trailing_zeros(others) >> np.uint64(3)
-    if n == _U0:
+    """Parse up to eight digits at text[p:]; return (number, number of digits)."""
+    word, n = load_digits(text, p)
+    if n == 0:
         return _U0, np.int64(0)
-    word <<= np.uint64(64) - (n << np.uint64(3))
-    word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
-    word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
-    return (word * np.uint64(42949672960001)) >> _U32, np.int64(n)
+    return join_digits(word, n), n
 
 
 @njit(nogil=True, error_model="numpy")

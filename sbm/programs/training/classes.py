@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.byclass import ClassPasses
-from sbm.engine.learners import Judge
 from sbm.engine.machine import usable_threads
 from sbm.models.weights import WindowedWeights
 from sbm.programs.training.job import StartPoint
-from sbm.programs.training.training import Training
+from sbm.programs.training.training import NO_CACHE, Training, WholePasses
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import MultiProblem
 from sbm.solver.step import Totals
@@ -29,7 +28,7 @@ from sbm.solver.step import Totals
 __all__ = ["Classes"]
 
 
-class Classes:
+class Classes(WholePasses):
     """Dual coordinate ascent with the weights by class; see the top of this file.
 
     Parameters
@@ -105,31 +104,14 @@ class Classes:
         """Go on: weights move with every visit of a row."""
         return True
 
-    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
-        """Visit all parts in the next pass."""
-        return None
-
-    def carried(self) -> list[npt.NDArray[np.float64]] | None:
-        """Go on with this method."""
-        return None
-
-    def read_held_out(self, judge: Judge) -> None:
-        """Refuse: validation data uses another method."""
-        raise NotImplementedError
-
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return the figures of lists and weights; those of a cache of rows are 0."""
         return {
             "listed_classes": self.passes.listed,
             "missing_classes": self.passes.missing,
             "weights_bytes": sum(tables.nbytes for tables in self.passes.by_class.tables),
-            **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero"), 0),
-            "cached_ages": [],
+            **NO_CACHE,
         }
-
-    def tell(self, record: dict[str, Any]) -> None:
-        """Show the figures of the pass in a table."""
-        self.training.options.progress.row(record)
 
     def facts(self) -> dict[str, Any]:
         """Return which method it is."""

@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
-from sbm.engine.learners import HeldOut, Judge
+from sbm.engine.learners import HeldOut
 from sbm.engine.problems import is_mirrored
 from sbm.engine.progress import Progress
 from sbm.programs.training.job import StartPoint
-from sbm.programs.training.training import Training
+from sbm.programs.training.training import NO_CACHE, Training, WholePasses
 from sbm.programs.training.warmstart import (
     earlier_blocks,
     find_run,
@@ -48,8 +48,6 @@ from sbm.units import format_number
 
 __all__ = ["ColumnSteps", "Columns", "sparse_problems", "total_certificate"]
 
-# Settings of the cache of rows, and of trainings that sparse models do not have.
-_OF_ROWS = ("cache_frac", "parts", "rounds", "policy", "screen", "calibrate")
 # Newton steps end at this share of the tolerance if all columns are in memory, which then shrinks;
 # otherwise at this share of the last gap, and not below this share of the tolerance.
 _WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
@@ -211,7 +209,7 @@ def _is_over(training: Training) -> bool:
     return training.is_late()
 
 
-class Columns:
+class Columns(WholePasses):
     """Sparse models: a pass finds the slopes of all features, then the chosen columns are solved.
 
     Parameters
@@ -334,18 +332,6 @@ class Columns:
         self._work, self.training.state.rounds[-1] = work, work.sweeps
         self._pass.updates, self._pass.visits = work.updates, work.nonzeros
 
-    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
-        """Visit all parts in the next pass."""
-        return None
-
-    def carried(self) -> list[npt.NDArray[np.float64]] | None:
-        """Go on with this method."""
-        return None
-
-    def read_held_out(self, judge: Judge) -> None:
-        """Refuse: `--validate` with a share of the rows is refused before."""
-        raise NotImplementedError
-
     # -------------------------------------------------------------------- checkpoints and end
 
     def figures(self, done: Totals) -> dict[str, Any]:
@@ -357,8 +343,7 @@ class Columns:
             "newton_steps": self._work.steps,
             "nonzero_weights": sum(int(np.count_nonzero(fit.w)) for fit in self.fits),
             "columns": len(columns), "column_nnz": int(columns.starts[-1]),
-            **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero"), 0),
-            "cached_ages": [],
+            **NO_CACHE,
         }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -372,10 +357,6 @@ class Columns:
         weights = self.training.weights
         assert isinstance(weights, list)
         return weights
-
-    def tell(self, record: dict[str, Any]) -> None:
-        """Show the figures of the pass in a table."""
-        self.training.options.progress.row(record)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return weights, slopes and bounds, and what is known of the features."""

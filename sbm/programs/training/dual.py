@@ -22,7 +22,7 @@ from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
 from sbm.programs.training.scales import units_of
-from sbm.programs.training.training import Training
+from sbm.programs.training.training import Training, WholePasses
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
 from sbm.solver.problem import OneClass
@@ -38,7 +38,7 @@ _FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
-class RowMethod:
+class RowMethod(WholePasses):
     """A method whose learners visit rows, and which starts from variables of an earlier run.
 
     There is one learner, except for one-vs-rest with one variable per row: then each class has its
@@ -164,14 +164,6 @@ class RowMethod:
         """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
         raise NotImplementedError
 
-    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
-        """Visit all parts in the next pass."""
-        return None
-
-    def carried(self) -> list[npt.NDArray[np.float64]] | None:
-        """Go on with this method."""
-        return None
-
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return the figures of the cache."""
         working = [solver.working for solver in self.solvers]
@@ -183,10 +175,6 @@ class RowMethod:
             "cached_zero": sum(some.count_zero() for some in working),
             "cached_ages": [sum(some) for some in ages],
         }
-
-    def tell(self, record: dict[str, Any]) -> None:
-        """Show the figures of the pass in a table."""
-        self.training.options.progress.row(record)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return the state of the learners."""

@@ -32,7 +32,7 @@ from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
 
-__all__ = ["CommitClock", "Method", "Training", "final_report"]
+__all__ = ["NO_CACHE", "CommitClock", "Method", "Training", "WholePasses", "final_report"]
 
 _LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
@@ -116,6 +116,35 @@ class Method(Protocol):
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return its state for a checkpoint: as JSON, with its ``family``, and arrays by name."""
+
+
+class WholePasses:
+    """What most methods share: a pass visits all parts, and no other method takes over."""
+
+    training: Training
+
+    def next_parts(self, certificate: Certificate | None) -> list[int] | None:
+        """Visit all parts in the next pass."""
+        return None
+
+    def carried(self) -> list[npt.NDArray[np.float64]] | None:
+        """Go on with this method."""
+        return None
+
+    def read_held_out(self, judge: Judge) -> None:
+        """Refuse: with such rows, the task has another method."""
+        raise NotImplementedError
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Show the figures of the pass in a table."""
+        self.training.options.progress.row(record)
+
+
+# The figures of a cache of rows, of methods that have none.
+NO_CACHE: dict[str, Any] = {
+    **dict.fromkeys(("cache_rows", "cached_rows", "cached_free", "cached_zero"), 0),
+    "cached_ages": [],
+}
 
 
 def final_report(training: Training) -> dict[str, Any]:

@@ -27,6 +27,20 @@ __all__ = [
 ]
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _move_list(i, number, to, begin, count, outputs, betas):
+    """Move the list of row i to an earlier position, without spare room; return the next one."""
+    source = begin[i]
+    n = np.int64(count[i])
+    outputs[to] = number
+    betas[to] = np.float64(n)
+    for q in range(n):
+        outputs[to + 1 + q] = outputs[source + q]
+        betas[to + 1 + q] = betas[source + q]
+    begin[i] = to + 1
+    return to + 1 + n
+
+
 @njit(nogil=True, error_model="numpy")
 def squeeze(begin, count, outputs, betas, used):
     """Move the lists in use to the front of the pool."""
@@ -36,14 +50,7 @@ def squeeze(begin, count, outputs, betas, used):
         i = np.uint64(outputs[position])
         following = position + 1 + np.int64(betas[position])
         if begin[i] == position + 1:
-            n = np.int64(count[i])
-            outputs[to] = outputs[position]
-            betas[to] = np.float64(n)
-            for q in range(n):
-                outputs[to + 1 + q] = outputs[position + 1 + q]
-                betas[to + 1 + q] = betas[position + 1 + q]
-            begin[i] = to + 1
-            to += 1 + n
+            to = _move_list(i, outputs[position], to, begin, count, outputs, betas)
         position = following
     used[0] = to
 
@@ -152,14 +159,8 @@ def keep_lists(keep, numbers, begin, count, outputs, betas, used):
         i = np.uint64(outputs[position])
         following = position + 1 + np.int64(betas[position])
         if keep[i] and begin[i] == position + 1:
-            n = np.int64(count[i])
-            outputs[to] = numbers[i] - np.int32(1)
-            betas[to] = np.float64(n)
-            for q in range(n):
-                outputs[to + 1 + q] = outputs[position + 1 + q]
-                betas[to + 1 + q] = betas[position + 1 + q]
-            begin[i] = to + 1
-            to += 1 + n
+            number = numbers[i] - np.int32(1)
+            to = _move_list(i, number, to, begin, count, outputs, betas)
         position = following
     used[0] = to
     kept = 0

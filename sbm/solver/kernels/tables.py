@@ -24,7 +24,7 @@ __all__ = ["add", "count", "dot", "lay_out", "look_ahead", "norms", "squeeze", "
 _HASH = np.uint64(2654435769)  # 2^32 divided by the golden ratio
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_ONE, _TWO, _FIVE = np.uint64(1), np.uint64(2), np.uint64(5)
+_ONE, _TWO = np.uint64(1), np.uint64(2)
 _EIGHT, _TEN = np.uint64(8), np.uint64(10)
 # A table is at most three quarters full, so that most ranks are in their own line, and a larger one
 # begins half full.
