@@ -126,6 +126,7 @@ def test_transformations_are_kept_in_models(tmp_path: Path) -> None:
         (["ad:devise"], {}, "no column 'devise' .*did you mean 'device'"),
         (["ad:day"], {"ad": "ignored"}, "column ad cannot be crossed, as it is ignored"),
         (["ad"], {}, "a table has columns, not namespaces"),
+        (["a:"], {}, "expected two columns"),
         (["ad:"], {}, "expected two columns"),
         ([], {"age": "bins:1"}, "bins may have a number from 2 to 1000"),
         ([], {"age": "bin"}, "did you mean 'bins'"),

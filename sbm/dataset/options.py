@@ -283,13 +283,13 @@ class ReadOptions:
                     replace(budget, items=items).check(f", or leave out {self.feature_names}")
         asked = Asked.of(
             self.label, self.weight, self.categorical or (), self.exclude, self.column,
-            self.columns, [pair for pair in self.cross if len(pair.encode()) != 2],
+            self.columns, [pair for pair in self.cross if not _is_quadratic(pair)],
         )  # fmt: skip
         dialect = Dialect(self.sep, self.quote, self.decimal, self.encoding, self.header)
         return InputOptions(
             self.format, self.hash_bits, targets=targets, names=table, words=LabelWords(),
             table=Columns(asked, dialect, self.strict),
-            quadratic=tuple(pair for pair in self.cross if len(pair.encode()) == 2),
+            quadratic=tuple(filter(_is_quadratic, self.cross)),
         )  # fmt: skip
 
     def options(self, seed: int, threads: int, are_targets: bool = False) -> SplitOptions:
@@ -340,3 +340,8 @@ def check_ids(
     can_do_without = has_names and isinstance(names, NameTable)
     mem = options.mem + options.reserved
     Budget(mem, options.task, items).check(", or --no-names" if can_do_without else "")
+
+
+def _is_quadratic(pair: str) -> bool:
+    """Whether a cross is of two namespaces of Vowpal Wabbit's text, as ab; not of columns, a:b."""
+    return len(pair.encode()) == 2 and ":" not in pair

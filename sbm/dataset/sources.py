@@ -104,12 +104,12 @@ def _refuse_crosses(sources: Sequence[Source], options: InputOptions) -> None:
     for source in sources:
         if options.quadratic and source.format != "vw":
             what = (
-                "a table has columns, not namespaces: use --cross"
+                "a table has columns, not namespaces: use --cross campaign:device"
                 if is_table(source)
                 else ("only Vowpal Wabbit's text has namespaces")
             )
             raise SettingsError(
-                f"quadratic is {options.quadratic[0]}, but {source.shown} is "
+                f"{options.quadratic[0]} is a pair of namespaces, but {source.shown} is "
                 f"{source.format}; {what}"
             )
         if options.table.asked.crosses and not is_table(source):
