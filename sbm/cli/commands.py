@@ -99,7 +99,8 @@ _READING = {
     "column": click.option(
         "--column", multiple=True, metavar="COLUMN=KIND",
         help="Kind of a column: number, log1p, bins:N, flag, category, date, words, ids, "
-        "vector, id, text, ignored, label or weight; may be repeated.  [default: as sbm columns shows]",
+        "vector, id, text, ignored, label or weight; may be repeated.  "
+        "[default: as sbm columns shows]",
     ),
     "columns": click.option(
         "--columns", type=PATH, metavar="FILE", help="TOML file of kinds, as sbm columns writes it."
