@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +149,7 @@ class RowMethod(WholePasses):
 
     def read_held_out(self, judge: Judge) -> None:
         """Show the rows that no learner learns from to a judge."""
-        group = Group(self.engine.learners, judge)
+        group = Group(self.learners, judge)
         set_active(self.engine.learners, False)  # no alphas are needed
         try:
             for visit in visit_all(self.engine, "validate"):
@@ -160,9 +161,15 @@ class RowMethod(WholePasses):
         """Return the rounds of the next pass."""
         return 1
 
-    def run_second_pass(self) -> bool:
-        """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
-        raise NotImplementedError
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, for its training."""
+        second = copy.copy(self)
+        second.training = weakref.proxy(training)
+        second.learners, second.spare_learners = self.spare_learners, []
+        second.solvers = [learner.solver for learner in second.learners]
+        set_active(self.learners, False)
+        self.engine.last_pass = training.task.max_passes
+        return second
 
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return the figures of the cache."""
@@ -270,6 +277,9 @@ class Dual(RowMethod):
         the last pass they stay as certified, because they become the model.
         """
         training, state, engine = self.training, self.training.state, self.engine
+        if training.first is not None:  # a read only for probabilities; the estimate is enough
+            assert state.ended is not None
+            return Certificate.estimated(state.ended.gap, self.dual)
         set_active(self.spare_learners, False)
         certificate, by_learner = certify(engine)
         set_active(self.spare_learners, True)
@@ -287,8 +297,8 @@ class Dual(RowMethod):
         return certificate
 
     def move(self, certificate: Certificate | None) -> bool:
-        """Go on: W moves with every visit of a row."""
-        return True
+        """Go on: W moves with every visit of a row. A second model is done when it may be."""
+        return self.training.first is None or certificate is None
 
     def next_parts(self, certificate: Certificate | None) -> list[int] | None:
         """Return the parts to visit in the next pass if some are enough, close to the optimum."""
@@ -311,7 +321,7 @@ class Dual(RowMethod):
         """Return the columns of W if Newton's method is expected to be faster from here."""
         training, state, job = self.training, self.training.state, self.training.job
         left = passes_left(training.relative_gaps, training.task.tol)
-        if left is None or state.passes < LEAST_PASSES:
+        if left is None or state.passes < LEAST_PASSES or self.engine.now is not None:
             return None
         if job.task.share.is_by_class:  # each rank is at a pass of its own
             return None
@@ -328,11 +338,9 @@ class Dual(RowMethod):
         """Return which method it is."""
         return {"solver": self.name, "switched_after": None}
 
-    def run_second_pass(self) -> bool:
-        """Run a pass of the learners of `--calibrate`; return whether their gap is small enough."""
-        group, state, engine = Group(self.spare_learners), self.training.state, self.engine
-        now = engine.now or engine.begin_pass(state.passes + state.calibrating)
-        for visit in engine.visits(now):
-            for steps in engine.for_each([Group([one]) for one in engine.active], visit.solve):
-                visit.steps.update(steps)
-        return state.watch.is_due(*group.estimate(now.totals))
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, which may be inside a pass."""
+        second = super().second(training)
+        if self.engine.now is not None:
+            second._set_pace()
+        return second

@@ -78,9 +78,8 @@ class TrainingState:
         State of the validation, without arrays.
     switched_after : int or None
         Passes before the switch to another solver; None if there was none.
-    calibrating : int
-        Passes of only the second model.
-    is_calibrated : bool
+    second : TrainingState or None
+        That of the second model, of `--calibrate`, after the passes that train both.
     seconds, mark : dict of str to float
         Seconds by activity: in total, and up to the start of the last pass.
     elapsed : float
@@ -102,8 +101,7 @@ class TrainingState:
     is_done: bool = False
     best: dict[str, Any] | None = None
     switched_after: int | None = None
-    calibrating: int = 0
-    is_calibrated: bool = False
+    second: "TrainingState | None" = None
     seconds: dict[str, float] = field(default_factory=dict)
     mark: dict[str, float] = field(default_factory=dict)
     elapsed: float = 0.0
@@ -112,7 +110,8 @@ class TrainingState:
     def record(self) -> dict[str, Any]:
         """Return the state as JSON, for `of`."""
         certificate = self.certificate.to_dict() if self.certificate else None
-        return asdict(self) | {"certificate": certificate}
+        second = self.second.record() if self.second else None
+        return asdict(self) | {"certificate": certificate, "second": second}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "TrainingState":
@@ -129,6 +128,8 @@ class TrainingState:
         ):  # fmt: skip
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
+        if mine["second"] is not None:
+            mine["second"] = cls.of(mine["second"])
         return cls(**mine)
 
 
@@ -138,7 +139,9 @@ _STATE = fields_of(
     TrainingState, gaps=[is_number_or_inf], totals=_TOTALS, ended=(None, _TOTALS),
     watch=fields_of(GapWatch, previous=is_number_or_inf), certificate=(None, CERTIFICATE_FIELDS),
     best=(None, {"since": is_count, "*": lambda value: True}), seconds=_SECONDS, mark=_SECONDS,
+    second=None,
 )  # fmt: skip
+_STATE["second"] = (None, dict(_STATE))
 # Of the record of a run, besides those of each checkpoint.
 RUN_FIELDS: Table = {
     "store?": str, "store_rows?": is_count, "data?": is_crc, "weights?": (None, is_crc),
@@ -379,7 +382,7 @@ def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, A
     if not is_finished(record) or not fell_short:
         return record
     if record["passes"] < settings.max_passes:  # it hit the time limit, or max_passes was raised
-        anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
+        anew = {"is_done": False, "second": None}
         return {k: v for k, v in record.items() if k != "report"} | anew
     return None if settings.warm_start is True else record
 

@@ -6,12 +6,13 @@ What it does with the rows is its method's; the loop over passes is `sbm.program
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from sbm.plain import dataclass
 from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.state import TrainingState
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
@@ -105,6 +106,9 @@ class Method(Protocol):
     def read_held_out(self, judge: Judge) -> None:
         """Show the rows that no model learns from to a judge."""
 
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, whose learners it has, for its training."""
+
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return its own figures of a pass, for the log."""
 
@@ -133,6 +137,10 @@ class WholePasses:
 
     def read_held_out(self, judge: Judge) -> None:
         """Refuse: with such rows, the task has another method."""
+        raise NotImplementedError
+
+    def second(self, training: Training) -> Self:
+        """Refuse: there is no second model."""
         raise NotImplementedError
 
     def tell(self, record: dict[str, Any]) -> None:
@@ -225,12 +233,15 @@ class Training:
     seconds : Seconds
     begin : float
         Start of this process, by `sbm.compiled.clock.clock`, moved by the time that is not counted.
+    first : Training or None
+        If this is the training of the second model: that of the first one, which is finished.
     """
 
     job: Job
     run: Run
     make: Callable[[Training], Method]
     state: TrainingState = field(default_factory=TrainingState)
+    first: Training | None = None
 
     def __post_init__(self) -> None:
         job = self.job
@@ -321,6 +332,26 @@ class Training:
             setattr(self.seconds, name, value)
         self.method.reader.disk_before = self.seconds.disk
         self.method.reader.bytes_read = self.state.bytes_read
+
+    def second(self) -> Training:
+        """Return the training of the second model, after the passes that trained both.
+
+        It has a state of its own, as of both until now, and the checkpoints of the first one.
+        """
+        first, second = self.state, copy.copy(self)
+        if first.second is None:
+            first.second = TrainingState(
+                first.passes,
+                list(first.rounds),
+                free_rows=first.free_rows,
+                is_warm=first.is_warm,
+                watch=GapWatch(self.task.tol),
+                mark=asdict(self.seconds),
+            )
+        second.first, second.state, second.validation = self, first.second, None
+        second.task = replace(self.task, max_passes=first.passes + self.task.max_passes)
+        second.method = self.method.second(second)
+        return second
 
     # ------------------------------------------------------------------------------- a pass
 
@@ -417,6 +448,9 @@ class Training:
             "certificate": certificate.to_dict() if certificate else None,
             "validation": None if self.validation is None else self.validation.figures(),
         }
+        if self.first is not None:
+            self.run.log({"event": "pass of the second model", **record})
+            return
         self.run.log({"event": "pass", **record})
         self.method.tell(record)
 
@@ -424,6 +458,9 @@ class Training:
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two steps."""
+        if self.first is not None:  # whose state has this one
+            self.first.commit()
+            return
         with self._commits.measure(), self.seconds.measure("write"):
             method, arrays = self.method.snapshot()
             if self.validation is not None:
