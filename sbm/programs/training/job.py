@@ -162,6 +162,10 @@ class Job:
         Report of reading text, as of `sbm.split`.
     classes : slice or None
         Class codes to train, if the others have turns of their own; None for all.
+    whole_run : Path or None
+        The run, if it is not next to the model, but that of a training in turns.
+    turn : mapping
+        Which turn it is, stored in each checkpoint; empty without turns.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     task : Task
@@ -186,6 +190,8 @@ class Job:
     comm: Comm
     read: dict[str, Any] | None = None
     classes: slice | None = None
+    whole_run: Path | None = None
+    turn: Mapping[str, Any] = field(default_factory=dict)
     bound: int | None = None
     task: Task = field(init=False)
     plan: MemoryPlan = field(init=False)
@@ -198,7 +204,7 @@ class Job:
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
         self._solver = ""  # as asked, or the one that is used instead of ``auto``
-        self.folder = folder_of(run_folder(self.path), self.comm)
+        self.folder = self.whole_run or folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
@@ -240,7 +246,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the training, before its memory is planned."""
-        return identity(self.asked, self.store, self.weights)
+        return {**identity(self.asked, self.store, self.weights), **self.turn}
 
     def _resolve(self, solver: str, counts: Sequence[float] | None = None) -> Task:
         """Return the task for a solver; `counts` are row weights per class, to balance classes."""
@@ -472,7 +478,7 @@ class Job:
 
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this rank, new or at its last checkpoint."""
-        is_same_log = start.carried is not None
+        is_same_log = start.carried is not None or bool(self.turn.get("reports"))
         return open_run(
             self.folder,
             self.task.problems,

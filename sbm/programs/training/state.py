@@ -147,6 +147,7 @@ RUN_FIELDS: Table = {
     "store?": str, "store_rows?": is_count, "data?": is_crc, "weights?": (None, is_crc),
     "bound?": (None, is_count), "own?": [is_count], "classes?": [is_count], "shape?": SHAPE_FIELDS,
     **{f"{name}?": kind for name, kind in _STATE.items()},
+    "turns_left?": is_count, "reports?": [dict],
     "method?": {"family": str, "*": lambda value: True}, "report?": (None, dict),
 }  # fmt: skip
 
@@ -337,7 +338,7 @@ def _difference(
             "whose blocks were assigned to other ranks; give each rank the files it had, use "
             "--fresh to start over, or --warm-start to start from its alphas"
         )
-    if record.get("shape") != mine["shape"]:
+    if record.get("shape") != mine.get("shape", record.get("shape")):  # turns have one each
         return (
             "with blocks cut differently, from a text in place of its store or by another version "
             "of sbm; use --fresh to start over, or --warm-start to start from its alphas"

@@ -156,8 +156,8 @@ class _EarlierRecord:
             )
         if "turns" in record:
             raise StoreError(
-                f"{folder} trained some classes at a time and kept no alphas; leave out "
-                "--warm-start"
+                f"{folder} trained some classes at a time and kept no alphas of the others; leave "
+                "out --warm-start"
             )
         try:
             shape, was = record["shape"], record["settings"]
