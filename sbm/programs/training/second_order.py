@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, join, no_alphas
 from sbm.compiled.clock import clock
-from sbm.engine.certificate import visit_all
+from sbm.engine.certificate import certify, visit_all
 from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit
@@ -316,6 +316,10 @@ class SecondOrder(RowMethod):
 
     def _total(self, certificates: Mapping[int, Certificate]) -> Certificate:
         return Certificate.total([certificates[k] for k in sorted(certificates)])
+
+    def measure(self) -> None:
+        """Read all rows and compute their decision values."""
+        certify(self.engine)
 
     def may_be_done(self, done: Totals) -> bool:
         """Every pass certifies its weights."""

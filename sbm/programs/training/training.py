@@ -88,6 +88,9 @@ class Method(Protocol):
     def run_pass(self) -> Totals:
         """Read all rows once, or those that are enough."""
 
+    def measure(self) -> None:
+        """Visit all rows once, for `sbm plan`."""
+
     def may_be_done(self, done: Totals) -> bool:
         """Whether the last pass may have reached the tolerance, so that a certificate is due."""
 
@@ -126,6 +129,10 @@ class WholePasses:
     """What most methods share: a pass visits all parts, and no other method takes over."""
 
     training: Training
+
+    def measure(self) -> None:
+        """Run a pass."""
+        self.training.method.run_pass()
 
     def next_parts(self, certificate: Certificate | None) -> list[int] | None:
         """Visit all parts in the next pass."""
