@@ -66,9 +66,9 @@ class RowMethod(WholePasses):
         job, task = training.job, training.job.task
         n = len(training.problems)
         self.engine = Engine(
-            job.store, task.settings, task.problems, job.plan, training.run, job.options.progress,
-            held_out=self.held_out(), weights=job.weights, read_rate=job.options.read_rate,
-            comm=task.share.adding, own=job.own,
+            job.store, task.visiting, task.problems, job.plan, training.run,
+            job.options.progress, held_out=self.held_out(), weights=job.weights,
+            read_rate=job.options.read_rate, comm=task.share.adding, own=job.own,
             pauses=Pauses(training.is_late, training.after_step, training.stop_if_asked),
             staying=job.staying,
         )  # fmt: skip
@@ -243,17 +243,17 @@ class Dual(RowMethod):
     def rounds(self) -> int:
         """Return the rounds of the next pass."""
         training, state = self.training, self.training.state
-        job, settings, spent = training.job, training.settings, training.spent()
+        job, setting, spent = training.job, training.job.task.rounds, training.spent()
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         rounds = choose_rounds(
-            settings.rounds, job.plan.n_blocks, state.rounds, last,
+            setting, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
             whole=self.engine.whole_work,
         )  # fmt: skip
-        if settings.rounds == "auto" and self.engine.reader.units is not None:
+        if setting == "auto" and self.engine.reader.units is not None:
             least = _PROXIMAL_ROUNDS * _GROWTH**state.passes
             rounds = max(rounds, int(min(_MOST_ROUNDS, least)))
-        if settings.rounds != "auto" or not self.engine.whole_work or job.comm.size > 1:
+        if setting != "auto" or not self.engine.whole_work or job.comm.size > 1:
             return rounds
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds

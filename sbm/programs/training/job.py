@@ -226,9 +226,7 @@ class Job:
         if self.asked.validate is not None and self.validation is None:
             from sbm.programs.training.validation import Validation
 
-            self.validation = Validation(
-                self.asked, self.store, self.task.share.problems, self.options.progress
-            )
+            self.validation = Validation(self.task, self.options.progress)
             self.task = self._resolve(self._solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent, self.options.progress)
@@ -380,12 +378,8 @@ class Job:
             if self.task.method == "columns":  # whose state has no rows
                 return StartPoint(Run.read(self.folder))
             problems = self.task.share.problems
-            return StartPoint(
-                earlier=PreviousRun([self.folder], self.store, self.task.settings, problems)
-            )
-        record = run_to_resume(
-            self.folder, self.itself, self.task.settings, self.options.resume, self.store
-        )
+            return StartPoint(earlier=PreviousRun([self.folder], self.store, self.itself, problems))
+        record = run_to_resume(self.folder, self.itself, self.options.resume, self.store)
         record = common_record(self.task.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
@@ -433,15 +427,13 @@ class Job:
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
         n_outputs = sum(problem.n_outputs for problem in self.task.share.every)
-        if folders and (
-            note := lost_classes(folders[0], self.store, self.task.settings, n_outputs)
-        ):
+        if folders and (note := lost_classes(folders[0], self.store, self.itself, n_outputs)):
             self.options.progress.stage(note)
             folders = []
         if not folders:
             return start
         return StartPoint(
-            earlier=PreviousRun(folders, self.store, self.task.settings, self.task.share.problems)
+            earlier=PreviousRun(folders, self.store, self.itself, self.task.share.problems)
         )
 
     # --------------------------------------------------------------------------------- start

@@ -273,7 +273,6 @@ def _refuse(folder: Path, record: Mapping[str, Any], reason: str) -> NoReturn:
 def run_to_resume(
     folder: Path,
     mine: Mapping[str, Any],
-    settings: Settings,
     resume: bool | None,
     store: BlockStore,
 ) -> dict[str, Any] | None:
@@ -285,7 +284,6 @@ def run_to_resume(
         Folder of the run, if there is one.
     mine : mapping
         `identity` of the training that is about to start.
-    settings : Settings
     resume : bool or None
         True: fail if there is nothing to resume. False: start over.
     store : BlockStore
@@ -303,20 +301,20 @@ def run_to_resume(
     if not (folder / RECORD).exists():
         _refuse_missing(folder, resume)
         return None
-    record = Run.read(folder)
-    if record.get("kind") == "stream" and settings.warm_start is not None:
+    record, warm_start = Run.read(folder), mine["settings"]["warm_start"]
+    if record.get("kind") == "stream" and warm_start is not None:
         return None  # reported by the warm start
     _refuse_stream(folder, record)
-    reason = _difference(record, mine, settings, store)
+    reason = _difference(record, mine, store)
     if reason is None:
-        return _if_there_is_more(record, settings)
-    if resume or not (is_finished(record) or settings.warm_start is not None):
+        return _if_there_is_more(record, mine["settings"])
+    if resume or not (is_finished(record) or warm_start is not None):
         _refuse(folder, record, reason)
     return None
 
 
 def _difference(
-    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings, store: BlockStore
+    record: Mapping[str, Any], mine: Mapping[str, Any], store: BlockStore
 ) -> str | None:
     """Return the difference between two trainings and the remedy as text; None if equal."""
     if others := _other_settings(record, mine["settings"]):
@@ -375,17 +373,17 @@ def _as_typed(name: str, value: Any) -> str:
     return format_size(value) if name == "mem" else as_typed(value)
 
 
-def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
+def _if_there_is_more(record: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the record to resume; None if a finished run must be started over."""
     certificate = record.get("certificate")
-    fell_short = certificate is None or certificate["relative_gap"] > settings.tol
+    fell_short = certificate is None or certificate["relative_gap"] > settings["tol"]
     fell_short = fell_short and not (record.get("best") or {}).get("is_over")
     if not is_finished(record) or not fell_short:
         return record
-    if record["passes"] < settings.max_passes:  # it hit the time limit, or max_passes was raised
+    if record["passes"] < settings["max_passes"]:  # it hit the time limit, or max_passes was raised
         anew = {"is_done": False, "second": None}
         return {k: v for k, v in record.items() if k != "report"} | anew
-    return None if settings.warm_start is True else record
+    return None if settings["warm_start"] is True else record
 
 
 @contextmanager

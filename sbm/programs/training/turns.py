@@ -122,7 +122,7 @@ def train_in_turns(
     folder, store, options, n = run_folder(job.path), job.store, job.options, len(turns)
     weights = task.read_weights(job.path.parent, options.progress)
     itself = identity(job.asked, store, weights)
-    record = run_to_resume(folder, itself, job.asked, options.resume, store)
+    record = run_to_resume(folder, itself, options.resume, store)
     if (finished := finished_model(job.comm, job.path, record)) is not None:
         _remove_all(folder)
         return finished
