@@ -113,7 +113,8 @@ def _plan(
     own = max(deal_parts(task.dividing, rows, memory), key=len)
     staying = memory.staying(own)
     task.prepare_kernels(memory, staying, progress)
-    scale_features(rows, progress)
+    rows = scale_features(rows)
+    task = replace(task, store=rows)
     with rows.in_use():
         disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))

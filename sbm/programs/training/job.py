@@ -464,7 +464,8 @@ class Job:
         if self.validation is not None:
             self.validation.choose_rows()
         if self.carried is None:  # otherwise they are known
-            scale_features(self.store, self.options.progress, self.comm)
+            self.store = scale_features(self.store, self.comm)
+            self.task = replace(self.task, store=self.store)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 

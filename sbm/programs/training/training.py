@@ -385,7 +385,7 @@ class Training:
         with self.seconds.measure("certify"):
             return self.validation.judge(
                 self.state.passes, self.problems, self.method.weights, self.relative(gap),
-                self.method.read_held_out, self.stop_if_asked,
+                self.method.read_held_out, self.job.store.unscaled, self.stop_if_asked,
             )  # fmt: skip
 
     def keep(self, certificate: Certificate) -> None:

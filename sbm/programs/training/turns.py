@@ -144,7 +144,7 @@ def train_in_turns(
             turn={"turns": n, "turns_left": n - k, "reports": reports},
         )  # fmt: skip
         _, report = train(part)
-        resume = False
+        store, resume = part.store, False  # whose features are scaled
         # Seconds that it took after its limit: its last pass, certificate and model.
         late = max(late, -seconds_left(part.asked.time_limit, job.begin))
         report["seconds"]["total"] -= begin - job.begin

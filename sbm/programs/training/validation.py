@@ -187,6 +187,7 @@ class Validation:
         weights: Sequence[Floats],
         gap: float,
         read_held_out: Callable[[Judge], None],
+        unscaled: Callable[[Floats], Floats],
         after_batch: Callable[[], None],
     ) -> bool:
         """Judge weights; return whether they are the best so far.
@@ -204,6 +205,8 @@ class Validation:
             Relative, possibly estimated.
         read_held_out : callable
             Shows the rows that are held out, with these weights, to a judge.
+        unscaled : callable
+            Returns weights for rows that are not scaled, as those of a file are.
         after_batch : callable
             Called after each batch of a file; may raise.
 
@@ -216,7 +219,7 @@ class Validation:
         if self._path is None:
             read_held_out(found)
         else:
-            self._judge_file(found, problems, weights, after_batch)
+            self._judge_file(found, problems, [unscaled(W) for W in weights], after_batch)
         score, best = found.figure, self._best
         if math.isnan(score):
             where = self._path or "the rows held out"
@@ -246,9 +249,8 @@ class Validation:
         self, found: Evaluation, problems: Sequence[AnyProblem], weights: Sequence[Floats],
         after_batch: Callable[[], None],
     ) -> None:  # fmt: skip
-        plain = [self._store.unscaled(W) for W in weights]
         for rows in self._read_file(sum(W.shape[1] for W in weights)):
-            each = zip(problems, plain, strict=True)
+            each = zip(problems, weights, strict=True)
             found.add(rows.y, [decide(rows, W, problem.bias) for problem, W in each])
             after_batch()
 
