@@ -51,9 +51,7 @@ __all__ = ["ColumnSteps", "Columns", "sparse_problems", "total_certificate"]
 # otherwise at this share of the last gap, and not below this share of the tolerance.
 _WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
 _FIRST = 0.1
-_SURE = 1 - 1e-9  # of the bound of a gradient: less is not rounding
 _STUCK = 5  # passes
-_MOST_GAP = 1e300  # JSON has no infinity
 
 
 class ColumnSteps:
@@ -136,7 +134,8 @@ class ColumnSteps:
     def _column_sizes(self) -> npt.NDArray[np.int64]:
         """Return the bytes of the columns of features whose weights may differ from 0."""
         fits = self.reads.fits
-        is_out = self.reach < _SURE * fits[0].problem.l1
+        # Less of the bound of a gradient may be rounding.
+        is_out = self.reach < (1 - 1e-9) * fits[0].problem.l1
         for fit in fits:
             is_out &= fit.w == 0
         return np.where(is_out, 0, self.reads.column_sizes(self.sizes))
@@ -188,7 +187,7 @@ def total_certificate(fits: Sequence[SparseFit]) -> Certificate:
     """Return the certificate of models together."""
     primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
     gap = max(0.0, primal - bound)
-    share = min(relative(gap, primal, bound), _MOST_GAP)
+    share = min(relative(gap, primal, bound), 1e300)
     return Certificate(primal, bound, gap, share, 0.0)
 
 

@@ -35,9 +35,7 @@ FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the firs
 # Rounds of passes with a proximal term, their growth from pass to pass, and the most. Tables need 7
 # to 50 passes, with two rounds many times more. Late passes must be more exact.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
-_FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
 _PATIENCE = 0.5  # share of the passes after which costs do not count if the rest will not do
-_NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
 class RowMethod(WholePasses):
@@ -269,7 +267,7 @@ class Dual(RowMethod):
         # certificate corrects the offset, and shows how much.
         is_unknown = isinstance(self.solvers[0].problem, OneClass) and not state.watch.ratio
         is_power = state.passes & (state.passes - 1) == 0
-        return is_due or (is_unknown and is_power and state.passes >= _FIRST_LOOK)
+        return is_due or (is_unknown and is_power and state.passes >= 4)
 
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
@@ -334,7 +332,7 @@ class Dual(RowMethod):
         if not pays or not job.can_switch():
             return None
         # Weights far from the optimum are a worse start than those of a sample.
-        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
+        keep = float(state.gaps[-1] <= 0.1 * abs(self.dual))
         return [keep * column for W in self.weights for column in W.T]
 
     def facts(self) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from sbm.units import count
 
 __all__ = ["NO_CACHE", "CommitClock", "Method", "Training", "WholePasses", "final_report"]
 
-_LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
 
@@ -269,7 +268,7 @@ class Training:
 
     def relative(self, gap: float) -> float:
         """Return a gap relative to the dual value now."""
-        return gap / max(abs(self.method.dual), _LEAST)
+        return gap / max(abs(self.method.dual), 1e-300)
 
     @property
     def relative_gaps(self) -> list[float]:
