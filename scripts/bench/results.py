@@ -87,7 +87,7 @@ RESULTS = {
     "torture-flips": _torture("damaged files of stores, runs and models", flips=3000),
     "torture-hostile": _torture("compressed bombs, concurrent writers, forged fields", hostile=60),
     "torture-inputs": _torture("damaged input files of all formats, read by each command",
-                               inputs=800),
+                               inputs=400),
     "torture-memory": _torture("commands at the smallest `--mem` that they accept, and extreme "
                                "numbers in every problem", memory=10, numbers=40),
     "paper-figure2": _paper("figure 2 of the SBM paper, on a fast disk and a slow one",

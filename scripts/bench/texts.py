@@ -136,12 +136,12 @@ def _mixed(out: Path, rows: int) -> None:
 ONES = "--features 200000 --nnz 10 --power 0.8"
 DATA = {
     "ones": Data("300,000 short rows of ones", 300_000, ONES),
-    "reals": Data("long rows of reals", 8_000,
+    "reals": Data("long rows of reals", 20_000,
                   "--features 30000 --nnz 300 --power 0.5 --values real"),
-    "digits": Data("digits, 10 classes", 15_000,
+    "digits": Data("digits, 10 classes", 40_000,
                    "--features 780 --nnz 150 --values real --classes 10 --own 0.6"),
     "mixed": Data("numbers and words of a table", 40_000, make=_mixed),
-    "classes": Data("100 classes", 10_000,
+    "classes": Data("100 classes", 30_000,
                     "--features 20000 --nnz 30 --classes 100 --own 0.5"),
     "ill": Data("columns of very different size", 20_000, make=_income),
     "tiny": Data("40 rows: the start-up"),
