@@ -483,7 +483,7 @@ def nightly(bench: Bench) -> None:
     text = bench.text("text")
     old, new = parts_of(text, 0.9, bench.folder)
     scratch, count = bench.folder / "scratch.model", text.read_bytes().count(b"\n")
-    for C, mem in bench.less(((0.01, "2GB"), (0.1, "2GB"), (0.1, "150MB"), (1.0, "2GB"))):
+    for C, mem in bench.less(((0.1, "2GB"), (0.1, "150MB"), (0.01, "2GB"), (1.0, "2GB"))):
         store, options = (
             bench.folder / "night.sbm",
             {"C": C, "mem": mem, "tol": TOL, "solver": "dual"},

@@ -81,7 +81,7 @@ def numbers() -> str:
     rows = []
     for name, found in _groups(result("grid")["rows"], "data"):
         beside = [row for row in found if row["ratio ample"] is not None]
-        one = next(row for row in beside or found if row["C"] in (1.0, found[0]["C"]))
+        one = min(beside or found, key=lambda row: abs(row["C"] - 1))
         peer = one["seconds LIBLINEAR"]
         rows.append([
             DATA[name].what, f"`{one['loss']}`", _seconds(one["seconds ample"]),
@@ -103,7 +103,7 @@ def grid() -> str:
     for (name, loss), found in _groups(result("grid")["rows"], "data", "loss"):
         beside = [row for row in found if row["ratio ample"] is not None]
         if beside:
-            one = next((row for row in beside if row["C"] == 1), beside[0])
+            one = min(beside, key=lambda row: abs(row["C"] - 1))
             gap = max(max(row["gap ample"], row["gap little"]) for row in found)
             rows.append([
                 DATA[name].what, f"`{loss}`",
