@@ -177,6 +177,7 @@ from sbm.settings import SETTINGS, Settings, nearest
 from sbm.solver.block import Block
 from sbm.solver.byclass import ByClass, Tables, TablesFullError, divide, wake
 from sbm.solver.cache import POLICIES, WorkingSet
+from sbm.solver.conjugate import Preconditioner
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
 from sbm.solver.kernels import common as kernels_common_module
@@ -195,7 +196,7 @@ from sbm.solver.problem import (
 from sbm.solver.proximal import units_for
 from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
-from sbm.solver.sums import exponential
+from sbm.solver.sums import Sums, exponential
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
@@ -439,6 +440,7 @@ __all__ = [
     "Part",
     "PassCost",
     "Patience",
+    "Preconditioner",
     "ProbabilityMetrics",
     "Problem",
     "Progress",
@@ -467,6 +469,7 @@ __all__ = [
     "StatusFile",
     "Step",
     "StreamPlan",
+    "Sums",
     "Tables",
     "TablesFullError",
     "Task",

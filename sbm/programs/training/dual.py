@@ -35,6 +35,7 @@ FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the firs
 # to 50 passes, with two rounds many times more. Late passes must be more exact.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
 _FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
+_PATIENCE = 0.5  # share of the passes after which costs do not count if the rest will not do
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
@@ -317,8 +318,10 @@ class Dual(RowMethod):
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= training.task.max_passes
-        work = work_of(job.task)
-        if not work.newton_pays(left, visits, is_enough, state.passes) or not job.can_switch():
+        # Whatever it costs, another method is better than not to converge.
+        pays = not is_enough and state.passes >= _PATIENCE * training.task.max_passes
+        pays = pays or work_of(job.task).newton_pays(left, visits, is_enough, state.passes)
+        if not pays or not job.can_switch():
             return None
         # Weights far from the optimum are a worse start than those of a sample.
         keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))

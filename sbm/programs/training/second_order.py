@@ -21,6 +21,7 @@ from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.needs import (
     accelerates,
+    has_multipliers,
     is_wide,
     near_capacity,
     piece_rows,
@@ -33,6 +34,7 @@ from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
 from sbm.solver.metric import Metric
+from sbm.solver.multipliers import Multipliers
 from sbm.solver.newton import FullBatch, Given, HingeNewton, SmoothNewton, WideNewton
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
@@ -80,7 +82,9 @@ class NewtonSteps:
             solver, problem = learner.solver, learner.solver.problem
             assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
-            if self._accelerates:
+            if self._accelerates and has_multipliers(task):
+                self.methods.append(Multipliers(given, self._is_late))
+            elif self._accelerates:
                 self.methods.append(Accelerated(given, self._is_late))
             elif is_wide(task):
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
@@ -175,7 +179,8 @@ class NewtonSteps:
                 self.best[k] = certificate
             moving.append(k)
         # The other methods use all threads for each learner.
-        spread, n = (self._engine.team.map, AT_ONCE) if self._accelerates else (map, 1)
+        is_alone = self._accelerates and isinstance(self.methods[0], Accelerated)
+        spread, n = (self._engine.team.map, AT_ONCE) if is_alone else (map, 1)
         moved = list[bool]()
         with self._in_units():
             for first in range(0, len(moving), n):
@@ -187,7 +192,7 @@ class NewtonSteps:
     def _in_units(self) -> Iterator[None]:
         """Give accelerated descent rows whose columns are about equally large."""
         rows = self._rows
-        if not self._accelerates or rows is None:
+        if rows is None or not isinstance(self.methods[0], Accelerated):
             yield
             return
         if self._metric is None:
