@@ -306,10 +306,11 @@ def torture() -> str:
     """Return how many cases the torture runs tried, and how many failed."""
     rows = []
     for name in (name for name in RESULTS if name.startswith("torture-")):
-        command = str(RESULTS[name].make).removesuffix(" --json OUT.json")
+        settings = result(name)["settings"]
+        words = " ".join(f"--{key} {value}" for key, value in settings.items())
         for one in result(name)["rows"]:
             counts = [f"{one['tried']:,}", f"{one['failures']:,}"]
-            rows.append([one["what"], *counts, f"`python -m scripts.{command}`"])
+            rows.append([one["what"], *counts, f"`python -m scripts.torture {words}`"])
     return _table(["what", "cases", "failures", "command"], rows)
 
 
