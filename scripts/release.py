@@ -118,7 +118,7 @@ def _install(
         smoke = (*SMOKE, *SMOKE_OF_EXTRAS)
     first = _run([*pip, what], home)
     shutil.copyfile(ROOT / "data/sample.svm", home / "sample.svm")
-    code = f"PATH={programs}:$PATH; set -e; " + "; ".join(smoke)
+    code = f"unset PYTHONPATH; PATH={programs}:$PATH; set -e; " + "; ".join(smoke)
     seconds = _run(["sh", "-c", code], home).seconds
     version = _run([programs / "python", "--version"], home).stdout.split()[1]
     shutil.rmtree(home)
