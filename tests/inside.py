@@ -160,7 +160,7 @@ from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
 from sbm.programs.training.job import Job, TrainOptions
-from sbm.programs.training.needs import shape_of
+from sbm.programs.training.needs import near_capacity, shape_of
 from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
@@ -183,6 +183,7 @@ from sbm.solver.kernels import classes as kernels_classes_module
 from sbm.solver.kernels import common as kernels_common_module
 from sbm.solver.kernels.vectors import PLAIN
 from sbm.solver.metric import Metric
+from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.onepass import OnePass, Size, caches_nnz
 from sbm.solver.problem import (
     AnyProblem,
@@ -354,6 +355,7 @@ __all__ = [
     "LEFT",
     "LIBSVM_REASONS",
     "LOSSES",
+    "MARGIN_ROW",
     "METHODS",
     "METRICS",
     "MOST",
@@ -559,6 +561,7 @@ __all__ = [
     "models_probabilities_module",
     "module_main",
     "names_of",
+    "near_capacity",
     "nearest",
     "no_alphas",
     "open_inputs",

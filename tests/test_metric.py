@@ -10,10 +10,23 @@ import scipy.sparse
 from families import make_store
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import LOSSES, Metric, Preconditioner, Problem, Rows, Sums, patch, units_for
+from inside import (
+    LOSSES,
+    Metric,
+    Preconditioner,
+    Problem,
+    Rows,
+    Sums,
+    TrainOptions,
+    patch,
+    train_ranks,
+    units_for,
+)
 from sklearn.linear_model import LogisticRegression
+from threads import in_threads
 
 import sbm
+from sbm import Settings
 from sbm.errors import SbmError
 
 
@@ -167,6 +180,17 @@ def test_mixed_tables_converge_over_blocks(loss: str, more: Any, tmp_path: Path)
     assert report["converged"]
     assert report["blocks"] > 3
     assert report["dual"] <= report["primal"] <= report["dual"] + 1e-3 * report["primal"]
+
+
+def test_mixed_tables_converge_in_ranks(tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "CHUNK_NNZ", 1500)
+    X, z = mixed(4000, 1200)
+    store, path = make_store(tmp_path, X, z > 0, blocks=6), tmp_path / "m.model"
+    settings = Settings(loss="log_loss", **BLOCKS)
+    found = in_threads(2, lambda comm: train_ranks(comm, store, path, settings, TrainOptions()))
+    assert found[0][1]["converged"]
+    _, peer = sbm.train(store, tmp_path / "n.model", settings)
+    assert found[0][1]["primal"] == pytest.approx(peer["primal"], rel=2e-3)
 
 
 @pytest.mark.usefixtures("parts")

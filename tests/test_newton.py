@@ -6,13 +6,26 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from families import CASES, Case, assert_same_optimum, make_store
 from helpers import Passes, full_weights
-from inside import Rows, Run, TrainOptions, Work, exponential, load, patch, run_folder, train_ranks
+from inside import (
+    MARGIN_ROW,
+    Rows,
+    Run,
+    TrainOptions,
+    Work,
+    exponential,
+    load,
+    near_capacity,
+    patch,
+    run_folder,
+    train_ranks,
+)
 from processes import finished
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
@@ -470,6 +483,14 @@ def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:
         with pytest.raises(sbm.MemoryPlanError, match="or solver='dual'") as error:
             sbm.train(store, tmp_path / "m.model", {**settings, "mem": "72MB"})
         sbm.train(store, tmp_path / "m.model", {**settings, "mem": error.value.least_bytes})
+
+
+def test_rows_near_a_kink_have_the_memory_that_is_left() -> None:
+    """Without most of it, a million rows of 30 numbers did not converge in 150 MB."""
+    store: Any = SimpleNamespace(n_rows=10**6, nnz=3 * 10**7, n_features=30, value_type="float32")
+    plan: Any = SimpleNamespace(left=52_000_000, block_rows=83_336)
+    capacity = near_capacity(store, plan, 1, intercept=False)
+    assert 0.7 * plan.left < capacity * (MARGIN_ROW + 30 * 8) <= plan.left
 
 
 def test_conjugate_gradients_end_where_the_gradient_is_zero(

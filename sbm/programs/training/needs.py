@@ -25,8 +25,20 @@ from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "HELD_OUT_BYTES", "accelerates", "check_memory_of_products", "fits", "has_multipliers",
-    "is_wide", "near_bytes", "near_capacity", "piece_rows", "plan_of", "rows_near", "sample_rows",
+    "HELD_OUT_BYTES",
+    "MOST_PIECES",
+    "accelerates",
+    "check_memory_of_products",
+    "fits",
+    "has_multipliers",
+    "is_wide",
+    "near_bytes",
+    "near_capacity",
+    "near_piece",
+    "piece_rows",
+    "plan_of",
+    "rows_near",
+    "sample_rows",
     "shape_of",
 ]  # fmt: skip
 
@@ -35,7 +47,7 @@ HELD_OUT_BYTES = 16_000_000  # for decision values; more rows would change littl
 COMM_BYTES = 5 * 8 * SLICE
 
 _HELD_OUT_ROW = 1  # its fold
-_LEAST_PIECE = 16_000  # rows
+_LEAST_PIECE, MOST_PIECES = 16_000, 64  # rows of a piece of a block; pieces
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 # Bytes of a row that is visited many times, besides its variables; and of each problem for which
@@ -272,23 +284,31 @@ def near_bytes(task: Task, plan: MemoryPlan) -> int:
     """Return the bytes of the rows near a kink; 0 for methods with a matrix that have none."""
     if task.method != "newton" or is_smooth(task.loss):
         return 0
+    from sbm.solver.newton import MARGIN_ROW
+
     store, n = task.store, len(task.problems)
     capacity = near_capacity(store, plan, n, task.settings.intercept)
-    rows = capacity + min(plan.block_rows, sample_rows(store, smooth=False))
-    return n * rows * _near_row(store)
+    sample = min(plan.block_rows, sample_rows(store, smooth=False))  # it stays where it is
+    rows = n * capacity + near_piece(plan)
+    return max(rows * _near_row(store), MARGIN_ROW * sample)
 
 
 def _near_row(store: BlockStore) -> int:
-    """Return the bytes of a row near a kink."""
+    """Return the bytes of a row near a kink, and of its copy."""
     from sbm.solver.newton import MARGIN_ROW
 
     return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
 
 
+def near_piece(plan: MemoryPlan) -> int:
+    """Return how many rows of a block are looked at together for those near a kink."""
+    return min(plan.block_rows, max(_LEAST_PIECE, -(-plan.block_rows // MOST_PIECES)))
+
+
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
+    room = (max(0, plan.left) // _near_row(store) - near_piece(plan)) // n_problems
     sample = min(plan.block_rows, sample_rows(store, smooth=False))
-    room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
     # Alone an intercept may put all rows of the most frequent class at their kink.
     wanted = store.n_rows if intercept else rows_near(store, sample)
     return max(1000, min(room, wanted))

@@ -20,10 +20,12 @@ from sbm.engine.learners import Group, Learner, Visit
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.needs import (
+    MOST_PIECES,
     accelerates,
     has_multipliers,
     is_wide,
     near_capacity,
+    near_piece,
     piece_rows,
     sample_rows,
 )
@@ -41,7 +43,6 @@ from sbm.solver.step import Totals
 
 __all__ = ["NewtonSteps", "SecondOrder"]
 
-_PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -152,10 +153,12 @@ class NewtonSteps:
         its_own, alphas = _its_rows(visit, learner, len(visit.rows)), list[Alphas]()
         # Rows visited piece after piece need several times as many rounds.
         size = max(1, len(its_own)) if self._accelerates else piece_rows(engine.store)
+        if isinstance(self.methods[k], HingeNewton):
+            size = near_piece(engine.plan)
         self._rows = its_own
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
-            alphas += self.methods[k].add(visit.block.parts[0] * _PIECES + number, rows)
+            alphas += self.methods[k].add(visit.block.parts[0] * MOST_PIECES + number, rows)
         if self.is_stored:
             listed = learner.solver.problem.listed
             stored = join([no_alphas(0, listed), *alphas])
