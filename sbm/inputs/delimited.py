@@ -21,7 +21,7 @@ from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.inputs.columns.cells import Text, require_pyarrow
 from sbm.inputs.columns.kinds import Dialect
-from sbm.inputs.tables import TableRows
+from sbm.inputs.tables import HEAD_BYTES, TableRows
 from sbm.inputs.text import PIECE, Source, unpacked
 from sbm.plain import dataclass
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 kernels = load("sbm.inputs.kernels.cells")
 _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-_HEAD_BYTES = 1 << 24  # of the first rows
 _SPARE = 65  # bytes behind the text, for the last line end, and that the kernel reads
 _NEWLINE = ord("\n")
 _MOST_CELLS = 1 << 20  # of a piece
@@ -276,7 +275,7 @@ class _Delimited:
         import pyarrow as pa
 
         found = size = 0
-        while found < n and size < _HEAD_BYTES and (piece := self._cut()) is not None:
+        while found < n and size < HEAD_BYTES and (piece := self._cut()) is not None:
             self._kept.append(piece)
             found, size = found + len(piece.found), size + len(piece.text)
         parts: list[list[pa.Array]] = [[pa.nulls(0, pa.string())] for _ in self.names]

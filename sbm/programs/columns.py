@@ -13,7 +13,7 @@ from sbm.engine.kernels import TABLES, prepare
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, require_path
 from sbm.inputs.columns.kinds import to_toml
-from sbm.inputs.formats import fit_header, is_table
+from sbm.inputs.formats import fit_headers, is_table
 from sbm.inputs.urls import remote_terms
 from sbm.store.files import open_atomically
 
@@ -61,8 +61,7 @@ def columns(
         raise DataError(f"{sources[0].shown} is not a table; its features have no columns{what}")
     prepare("reading", TABLES, {}, progress)
     table = sources[0].options.table
-    for source in sources:
-        fit_header(source)
+    fit_headers(sources)
     if not table.columns and table.label is None:
         raise DataError(
             f"{sources[0].shown} has no columns: it is empty; a table begins with their names"
