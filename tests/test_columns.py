@@ -499,3 +499,19 @@ def test_written_kinds_keep_their_numbers(tmp_path):
     text = (tmp_path / "a.svm").read_text()
     assert (tmp_path / "b.svm").read_text() == text
     assert len({line.split()[1] for line in text.splitlines()}) == 3
+
+
+def test_dirt_is_shown_as_split_sees_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(", x,c, y,\n0,1,a,0,\n1,inf,b,1,\n2,1e39,a,0,\n3,2,b\n4,7,b,1,\n")
+    found = sbm.columns(path)
+    kinds = {one["name"]: one["kind"] for one in found["columns"]}
+    assert kinds == {
+        "y": "label", "(column 1)": "ignored", "x": "number", "c": "category",
+        "(column 5)": "ignored",
+    }  # fmt: skip
+    (warning,) = found["warnings"]
+    for fact in ("a.csv:3: found inf", "a.csv:4: found 1e39", "a.csv:5: found 3 cells"):
+        assert fact in warning
+    with pytest.raises(DataError, match=r":3: found inf .*:4: found 1e39 .*:5: found 3 cells"):
+        sbm.split(path, tmp_path / "a.sbm")

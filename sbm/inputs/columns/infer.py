@@ -177,8 +177,8 @@ def _of_lists(name: str, column: pa.Array) -> Column:
     if (is_number(inner) or kinds.is_decimal(inner)) and longest == pc.min(lengths).as_py():
         seen = f"vectors of {longest:,} numbers"
         return Column(name, "vector", "vectors", size=longest, seen=seen)
-    what = "lists of numbers of different lengths" if is_number(inner) else f"type {column.type}"
-    return Column(name, "ignored", seen=f"{shorten(what)}, which are not read")
+    what = "lists of numbers of different lengths" if is_number(inner) else f"lists of {inner}"
+    return Column(name, "ignored", seen=f"{shorten(what)} are not read")
 
 
 def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:

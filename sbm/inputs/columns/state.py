@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from sbm.inputs.columns.kinds import (
     edges_of,
     find_roles,
     from_record,
+    nameless,
     refuse_ambiguous,
     with_kind,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+_NAMELESS = re.compile(re.escape(nameless(0)).replace("1", r"\d+"))
 _NAMED = 5  # columns named in a warning
 
 
@@ -261,6 +264,8 @@ class Columns:
     def _infer(self, name: str, cells: pa.Array, place: str) -> Column:
         column = infer(name, cells, self.dialect.decimal)
         wanted = self.asked.kind_of(name)
+        if wanted is None and _NAMELESS.fullmatch(name):
+            return replace(column, kind="ignored", seen=f"no name; {column.seen}")
         if wanted is None or wanted == column.kind:
             return column
         try:
