@@ -219,13 +219,18 @@ class Columns:
 
     def _refuse_crosses(self, columns: Sequence[Column], place: str) -> None:
         """Raise `DataError` if a column that is crossed has no features, or lists of them."""
-        kinds = {column.name: column.kind for column in columns}
+        by_name = {column.name: column for column in columns}
         for name in (name for pair in self.crosses for name in pair):
-            kind = kinds.get(name, "no feature")
+            column = by_name.get(name)
+            kind = "no feature" if column is None else column.kind
             if kind in ("words", "ids", "vector", "id", "text", "ignored", "no feature"):
+                is_list = column is not None and column.content in ("lists", "vectors")
+                what = (
+                    "cross another column" if is_list else "--column {}=category makes words of it"
+                )
                 raise DataError(
                     f"{place}: column {shorten(name)} cannot be crossed, as it is {kind}; "
-                    f"--column {shorten(name)}=category makes words of it"
+                    f"{what.format(shorten(name))}"
                 )
 
     def names_only(self) -> Columns:
