@@ -212,7 +212,7 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
     gaps = pc.sum(pc.count_substring_regex(words, r"\S\s+\S")).as_py() or 0
     n_texts = gaps + len(words)
     example = shorten(shown(words.filter(array_of(~is_blank)), 0), 30)
-    seen = f"{n_words:,} distinct words such as {example!r}"
+    seen = f"{n_words:,} distinct words such as '{example}'"
     if n_cells < n:
         seen += f", {_percent(1 - n_cells / n)} missing"
     is_distinct = n_cells >= _FEWEST_TEXTS and n_words > _DISTINCT_SHARE * n_cells
@@ -243,9 +243,9 @@ def _others(words: pa.Array, counts: Any, fits: Any, n: int) -> list[str]:
     if fits.all():
         return []
     others, share = words.filter(array_of(~fits)), counts[~fits].sum() / n
-    such = f"are {shorten(shown(others, 0), 20)!r}"
+    such = f"are '{shorten(shown(others, 0), 20)}'"
     if len(others) > 1:
-        such = f"are {len(others):,} words such as {shorten(shown(others, 0), 20)!r}"
+        such = f"are {len(others):,} words such as '{shorten(shown(others, 0), 20)}'"
     return [f"{_percent(share)} {such}, read as missing"]
 
 
