@@ -21,8 +21,6 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160))}
 CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 
-_LEAST_SIZE = 10_000  # bytes; a smaller size without a unit is likely a mistake
-
 
 def parse_size(text: str | int) -> int:
     """Parse ``2GB``, ``300 MiB``, ``1.5g`` or a number of bytes; return bytes.
@@ -40,7 +38,8 @@ def parse_size(text: str | int) -> int:
             raise ValueError
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a size; write it as 2GB, 300MB or 1.5GiB") from None
-    if isinstance(text, str) and text.strip()[-1] in "0123456789." and size < _LEAST_SIZE:
+    # A smaller size without a unit is likely a mistake.
+    if isinstance(text, str) and text.strip()[-1] in "0123456789." and size < 10_000:
         raise SettingsError(f"{text!r} has no unit; add one, as in {size}GB or {size}MB")
     return size
 

@@ -68,11 +68,12 @@ def engine_of(folder, model, settings, Cs, **options):
     store = BlockStore(folder)
     problems = [p for C in Cs for p in make_problems(dataclasses.replace(settings, C=C), store)]
     models = len(Cs) if "folds" in options else 1
-    share = dataclasses.replace(Task.of(settings, store).share, every=problems)
-    shape = shape_of(dataclasses.replace(Task.of(settings, store), share=share, models=models))
+    task = Task.of(settings, store)
+    share = dataclasses.replace(task.share, every=problems)
+    shape = shape_of(dataclasses.replace(task, share=share, models=models))
     plan = plan_training(store, 400_000_000, settings.cache_frac, shape)
     with open_run(model, problems, plan) as run:
-        engine = Engine(store, settings, problems, plan, run, Progress(), **options)
+        engine = Engine(store, task.visiting, problems, plan, run, Progress(), **options)
         with engine.at_work():
             yield engine
 

@@ -107,6 +107,30 @@ def test_resume_reproduces_model_bytes(tmp_path, case):
 
 
 @pytest.mark.parametrize(
+    ("labels", "more"),
+    [(3, {}), (2, {"calibrate": True})],  # the first one switches to Newton's method
+    ids=["switch", "calibrate"],
+)
+@pytest.mark.long
+def test_resume_from_any_checkpoint(tmp_path, monkeypatch, labels, more):
+    patch(monkeypatch, "MOST_WHOLE", 0)
+    random = np.random.default_rng(0)
+    X = random.normal(size=(1500, 8))
+    y = np.argmax(X[:, :labels] + 0.8 * random.normal(size=(1500, labels)), axis=1)
+    store, path = make_store(tmp_path, X, y, blocks=5), tmp_path / "m.model"
+    options = {"mem": "400MB", "rounds": 1, "tol": 1e-4, "checkpoint_every": 1e-9, **more}
+    expected = whole(store, options)
+    for n in range(14, 24):
+        left = iter(range(n))
+        with pytest.raises(KeyboardInterrupt):
+            sbm.train(
+                store, path, options, resume=False, is_stopped=lambda left=left: next(left, -1) < 0
+            )
+        sbm.train(store, path, options)
+        assert path.read_bytes() == expected, n
+
+
+@pytest.mark.parametrize(
     "case", [HINGE, Case("log_loss", 2, {"threads": 1}), Case("weston_watkins", 3)], ids=str
 )
 def test_unreadable_block_is_not_in_a_checkpoint(tmp_path, monkeypatch, case):

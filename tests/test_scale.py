@@ -8,7 +8,7 @@ import pytest
 import threads
 from families import Case, make_store
 from helpers import full_weights, write_rows
-from inside import BlockStore, Progress, TrainOptions, scale_features, train_ranks
+from inside import BlockStore, TrainOptions, scale_features, train_ranks
 
 import sbm
 
@@ -124,8 +124,7 @@ def test_constant_columns_have_scale_one(rows: int, dtype: str, tmp_path: Path) 
                       dtype=dtype)  # fmt: skip
 
     def scales(comm: Any = None) -> Any:
-        store = BlockStore(path, scaling="std")
-        scale_features(store, Progress(), comm)
+        store = scale_features(BlockStore(path, scaling="std"), comm)
         assert store.scales is not None
         return store.scales[np.argsort(store.read_feature_ids())]
 

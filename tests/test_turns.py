@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,6 +126,9 @@ def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
         monkeypatch.setattr(module, "clock", lambda: now[0])
     patch(monkeypatch, "_join", lambda *some: SimpleNamespace(save=Path.touch))
     monkeypatch.setattr(turns.Model, "load", lambda *some, **more: None)
+    monkeypatch.setattr(turns.Run, "read", lambda folder: {})
+    run = SimpleNamespace(log=lambda event: None, note=lambda **facts: None)
+    monkeypatch.setattr(Job, "open_run", lambda *_: nullcontext(run))
     settings = sbm.Settings(**SETTINGS, time_limit=100.0)
     rows = BlockStore(store)
     job = Job(rows, tmp_path / "m.model", settings, TrainOptions(), 1000.0, SerialComm())

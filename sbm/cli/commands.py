@@ -40,7 +40,6 @@ from sbm.losses import LOSSES
 from sbm.settings import Settings
 from sbm.units import parse_grid
 
-_BUDGET = 3  # exit code
 _TYPED = click.core.ParameterSource.COMMANDLINE
 _STORE = click.argument("store", required=False, type=FILE)
 _DATA = click.argument("data", nargs=-1, metavar="[DATA]...", type=PATH)
@@ -367,7 +366,8 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
         return
     for line in show.not_converged(report, settings):
         complain(line)
-    sys.exit(_BUDGET)
+    # The exit code of a used-up budget.
+    sys.exit(3)
 
 
 @cli.command(

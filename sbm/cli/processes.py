@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sbm.distributed.comm import Comm
 
 _OF_SEVERAL = ("train",)  # commands that several processes share
-_LATER = 1.0  # seconds; see `wait_for_first`
 
 # Communicators to abort when this process fails, because other ranks would wait for it.
 _others: list["Comm"] = []
@@ -69,6 +68,6 @@ def wait_for_first() -> int:
             meet(Settings())
     for comm in _others:
         if comm.rank > 0:
-            time.sleep(_LATER)
+            time.sleep(1.0)
         return comm.rank
     return 0

@@ -8,7 +8,6 @@ from typing import Any
 from sbm.settings import Settings
 from sbm.units import count, format_label, format_number, format_size, list_some, shorten
 
-_LEAST_NNZ = 10_000  # nonzeros for a size of each
 _LEAST_TEXT = 1_000_000  # bytes for a speed
 
 Report = dict[str, Any]
@@ -34,7 +33,8 @@ def split(report: Report, min_count: int) -> Lines:
     )
     # Of small data, these rates are those of headers and of starting.
     bits, speed = "", ""
-    if report["nnz"] >= _LEAST_NNZ:
+    # With fewer nonzeros, the size of each says nothing.
+    if report["nnz"] >= 10_000:
         bits = f" ({8 * report['bytes'] / report['nnz']:.1f} bits per nonzero)"
     if report["text_bytes"] >= _LEAST_TEXT:
         speed = f" ({_speed(report['text_bytes'], report['seconds'])})"

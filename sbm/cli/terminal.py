@@ -89,7 +89,6 @@ def is_flushed(stream: TextIO | None) -> bool:
 
 INTERRUPTED = 130  # exit code
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_REPEAT_SECONDS = 1.0  # a second signal within this time counts as the first one
 
 
 class _StopHandler:
@@ -115,7 +114,8 @@ class _StopHandler:
         if self._interrupted is None:
             self._interrupted = time.monotonic()
             raise KeyboardInterrupt
-        if time.monotonic() - self._interrupted > _REPEAT_SECONDS:
+        # A second signal within a second counts as the first one.
+        if time.monotonic() - self._interrupted > 1.0:
             with contextlib.suppress(OSError):
                 os.write(2, b"sbm: stopped immediately; run the same command again\n")
             os._exit(INTERRUPTED)

@@ -26,8 +26,6 @@ from sbm.units import count
 
 __all__ = ["Reader", "open_rows"]
 
-_MOST_NAMES = 3  # besides the first, in a line
-
 
 def store_named(data: Any) -> Path | None:
     """Return the path of the store in the argument `data` of `sbm.train`; None if it is not one.
@@ -156,7 +154,7 @@ def _names_of(first: str, store: BlockStore) -> str:
     _, *others = [source["name"] for source in store.manifest["generations"][-1]["sources"]]
     if not others or os.path.isdir(first):
         return first
-    if len(others) > _MOST_NAMES:
+    if len(others) > 3:
         return f"{first} and {len(others):,} more inputs"
     return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 

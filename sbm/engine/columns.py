@@ -19,14 +19,12 @@ import numpy.typing as npt
 from sbm.compiled.calls import load
 from sbm.compiled.clock import clock
 from sbm.engine.learners import HeldOut, Seconds
-from sbm.engine.machine import usable_threads
 from sbm.engine.memory import Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
 from sbm.plain import dataclass
 from sbm.rows import Rows
-from sbm.settings import Settings
 from sbm.solver.l1 import MOST_GRAM, Columns, Labels, Scratch, SparseFit, SparseProblem
 from sbm.solver.problem import Spread
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
@@ -188,7 +186,7 @@ class ColumnPasses:
     ----------
     store : BlockStore
     plan : MemoryPlan
-    settings : Settings
+    threads : int
     problems : sequence of SparseProblem
     progress : Progress
     y_dtype : str
@@ -216,7 +214,7 @@ class ColumnPasses:
         self,
         store: BlockStore,
         plan: MemoryPlan,
-        settings: Settings,
+        threads: int,
         problems: Sequence[SparseProblem],
         progress: Progress,
         y_dtype: str,
@@ -227,7 +225,6 @@ class ColumnPasses:
     ) -> None:
         self._store, self._plan, self._progress = store, plan, progress
         self._bias = problems[0].bias
-        threads = usable_threads(settings.threads)
         rows = sum(part.rows for part in plan.parts)
         n = store.n_features + (self._bias > 0)
         y, ones = np.zeros(rows), np.ones(rows if weights is not None else 0)

@@ -34,7 +34,7 @@ from sbm.engine.learners import (
     Seconds,
     Visit,
 )
-from sbm.engine.machine import resident_bytes, usable_threads
+from sbm.engine.machine import resident_bytes
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.pace import choose_cache_rows
 from sbm.engine.prefetch import Prefetched
@@ -43,7 +43,6 @@ from sbm.engine.reader import BlockReader, RowWeights
 from sbm.engine.sync import Combiner
 from sbm.plain import dataclass
 from sbm.rows import SPARE, Rows
-from sbm.settings import Settings
 from sbm.solver.block import Block
 from sbm.solver.cache import Evicted, WorkingSet
 from sbm.solver.problem import AnyProblem
@@ -53,7 +52,7 @@ from sbm.solver.variables import DenseSet, ListPool
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
-__all__ = ["FULL_PASS", "Engine", "Pauses"]
+__all__ = ["FULL_PASS", "Engine", "Pauses", "VisitOptions"]
 
 Result = TypeVar("Result")
 
@@ -81,13 +80,39 @@ class Pauses:
     after_look: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True)
+class VisitOptions:
+    """How rows are visited, as the settings say.
+
+    Attributes
+    ----------
+    threads : int
+    seed : int
+        Of the order of blocks and rows.
+    policy : str
+        A key of `sbm.solver.cache.POLICIES`.
+    screens : bool
+        Whether rows at rest are skipped.
+    adapts_cache : bool
+        Whether the cache gets smaller when few rows are free.
+    max_passes : int
+    """
+
+    threads: int
+    seed: int
+    policy: str
+    screens: bool
+    adapts_cache: bool
+    max_passes: int
+
+
 class Engine:
     """Runs passes of one or more learners over the blocks of a store.
 
     Parameters
     ----------
     store : BlockStore
-    settings : Settings
+    options : VisitOptions
     problems : sequence of Problem, MultiProblem or OneClass
         One per learner.
     plan : MemoryPlan
@@ -133,7 +158,7 @@ class Engine:
     def __init__(
         self,
         store: BlockStore,
-        settings: Settings,
+        options: VisitOptions,
         problems: Sequence[AnyProblem],
         plan: MemoryPlan,
         run: Run,
@@ -147,7 +172,7 @@ class Engine:
         pauses: Pauses | None = None,
         staying: Sequence[int] | None = None,
     ) -> None:
-        self.store, self.settings, self.plan = store, settings, plan
+        self.store, self._options, self.plan = store, options, plan
         self.progress, self.run = progress, run
         self._folds = held_out.folds if held_out else None
         self.pauses = pauses or Pauses()
@@ -159,13 +184,12 @@ class Engine:
         is_whole = len(self.staying) == len(self.own)  # nothing is read again
         self._cache_nnz = plan.cache_nnz // n
         self._y_dtype, self._weighted = y_dtype(problems[0], store), weights is not None
-        threads = usable_threads(settings.threads)
         self.reader = BlockReader(
-            store, plan, self.staying, is_whole, self._y_dtype, threads,
+            store, plan, self.staying, is_whole, self._y_dtype, options.threads,
             caches=n * (self._cache_nnz + SPARE), rate=read_rate, weights=weights,
         )  # fmt: skip
         self._pool = self.reader.pool
-        self.team = ThreadPoolExecutor(threads, "sbm-solve")
+        self.team = ThreadPoolExecutor(options.threads, "sbm-solve")
         without = held_out.by_learner if held_out else [None] * n
         self.learners = [
             Learner(k, self._solver(k, n, problem), without[k])
@@ -179,13 +203,13 @@ class Engine:
         self.coming: NextBlock | None = None
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
         self.marked: list[int] | None = None
-        self.last_pass = settings.max_passes
+        self.last_pass = options.max_passes
         self._alphas = [[no_alphas(plan.block_rows, p.listed) for p in problems] for _ in range(2)]
         self._fold_room = np.empty((2, plan.block_rows if held_out else 0), np.uint8)
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""
-        plan, settings = self.plan, self.settings
+        plan, options = self.plan, self._options
         rows = plan.cache_rows // n
         alpha: DenseSet | ListPool = DenseSet(plan.block_rows + rows)
         if problem.listed:
@@ -201,7 +225,7 @@ class Engine:
         )  # fmt: skip
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         solver = Solver(
-            problem, W, working, rounds=1, policy=settings.policy, seed=settings.seed + k,
+            problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
             spread=self.team.map if n == 1 else map,
         )  # fmt: skip
         if self.comm.size > 1:
@@ -323,7 +347,7 @@ class Engine:
         for learner in self.learners:
             learner.solver.rounds = rounds
             learner.solver.stop = stop if plan.is_whole else 0.0
-            if self.settings.cache_frac == "auto":
+            if self._options.adapts_cache:
                 learner.solver.working.cache_rows = choose_cache_rows(
                     free.get(learner.number), plan.block_rows, capacity
                 )
@@ -420,7 +444,7 @@ class Engine:
 
     def shuffled(self, number: int, parts: Sequence[int]) -> list[int]:
         """Return parts in a random order that depends on the seed and the pass number."""
-        random = np.random.default_rng([self.settings.seed, 3, number])
+        random = np.random.default_rng([self._options.seed, 3, number])
         return [parts[k] for k in random.permutation(len(parts))]
 
     def home(self, k: int, part: int) -> int:
@@ -470,7 +494,7 @@ class Engine:
 
     @property
     def _screens(self) -> bool:
-        return self.settings.screen and self.learners[0].solver.problem.loss.rests
+        return self._options.screens and self.learners[0].solver.problem.loss.rests
 
     def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""

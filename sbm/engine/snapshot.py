@@ -20,8 +20,6 @@ __all__ = [
 
 BEST = "best"  # name of the weights of the best pass in a state
 NEWTON = "newton_"  # begins the names of what a second-order method keeps
-_READ_BYTES = 4_000_000  # that are read together
-_ROW_BYTES = 32  # of a row in the cache
 
 
 def snapshot(engine: Engine) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
@@ -95,7 +93,8 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
             names[number_in(name)][bare] = name
     marks = {}
     rows = engine.learners[0].solver.working.alpha.capacity
-    for some in _together(len(engine.learners), _ROW_BYTES * rows):
+    # Of a row in the cache, 32 bytes are read.
+    for some in _together(len(engine.learners), 32 * rows):
         found = run.read_state([name for k in some for name in names[k].values()])
         for k in some:
             solver, state = engine.learners[k].solver, {b: found[n] for b, n in names[k].items()}
@@ -122,7 +121,7 @@ def read_weights(run: Run, name: str, ours: Sequence[npt.NDArray[np.float64]]) -
 
 def _together(n: int, each: int) -> list[range]:
     """Return which learners to read together: each read decodes the names of all arrays."""
-    step = max(1, _READ_BYTES // max(1, each))
+    step = max(1, 4_000_000 // max(1, each))
     return [range(k, min(k + step, n)) for k in range(0, n, step)]
 
 

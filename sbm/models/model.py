@@ -22,14 +22,12 @@ from sbm.store.files import require_place
 from sbm.units import count, format_number
 
 _PART = 1 << 17  # weights handled at a time, 1 MB
-_SCORES = 1 << 23  # decision values in memory while labels are predicted, 64 MB
 _MOST_DENSE = 1 << 25  # weights; more of them stay sparse
 _SHOWN, _SHOWN_CLASSES = 5, 10  # weights per class and classes in a notebook
 
 
 # First words of other tools' files, and the function that reads them; see `sbm.models.liblinear`.
 READERS: dict[bytes, Callable[[Path], "Model"]] = {}
-_BEGIN = 1 << 12  # bytes in which the first word is searched
 # ``matrix``: the function that turns a data frame into a matrix; see `sbm.dataset.frames`.
 FRAMES: dict[str, Callable[["Model", Any], Any]] = {}
 
@@ -40,7 +38,7 @@ def first_word(path: Path) -> bytes:
         if not path.is_file():
             return b""
         with open(path, "rb") as file:
-            return (file.read(_BEGIN).split(maxsplit=1) or [b""])[0]
+            return (file.read(1 << 12).split(maxsplit=1) or [b""])[0]
     except OSError:
         return b""
 
@@ -615,7 +613,8 @@ class Model:
                 return np.repeat(labels, len(scores))
             return labels[(scores > self.threshold).astype(np.intp)]
         best = list[npt.NDArray[np.intp]]()
-        for some in self._decide(X, _SCORES):
+        # Decision values in memory take 64 MB.
+        for some in self._decide(X, 1 << 23):
             some[np.isnan(some)] = -np.inf  # NaN is never the best, as in sbm predict
             best.append(np.argmax(some, axis=1))
         return labels[np.concatenate(best)]

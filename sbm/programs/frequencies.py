@@ -19,10 +19,7 @@ from sbm.store.blocks import BlockStore
 __all__ = ["FrequencyCheck", "frequencies_of"]
 
 _MOST = 8  # features in a record
-_FEWEST_ROWS = 20  # of the first chunk, for a record
-_LEAST_STEP = 0.1  # difference between the frequencies of a feature and a neighbour, for a record
 _SAMPLE = 1 << 20  # nonzeros of an input that are counted
-_EVIDENCE = 20.0  # logarithm of the likelihood ratio above which a shift is reported
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,7 +35,7 @@ def frequencies_of(store: BlockStore) -> dict[str, Any] | None:
     """
     here = store.blocks_here
     chunk = next(iter(store.chunks[here[0]]), None) if here else None
-    if chunk is None or chunk.rows < _FEWEST_ROWS or not chunk.nnz:
+    if chunk is None or chunk.rows < 20 or not chunk.nnz:
         return None
     y_dtype = "float64" if store.labels is None else "int32"
     rows = store.read([chunk], Arena.of(chunk.nnz, store.value_type).room(chunk.rows, y_dtype), 0)
@@ -51,7 +48,8 @@ def frequencies_of(store: BlockStore) -> dict[str, Any] | None:
     after = np.concatenate([np.where(is_next, counts[1:], 0), [0]])
     step = np.maximum(np.abs(counts - before), np.abs(counts - after))
     some = np.argsort(-step, kind="stable")[:_MOST]
-    some = some[step[some] >= _LEAST_STEP * chunk.rows]
+    # A feature must differ from its neighbour by so much of the rows.
+    some = some[step[some] >= 0.1 * chunk.rows]
     table = np.stack([ids, before, counts, after], axis=1)[some]
     return {"rows": chunk.rows, "counts": table.tolist()} if len(some) else None
 
@@ -112,7 +110,8 @@ class FrequencyCheck:
             k = int(np.argmax(gains.sum(axis=1)))
             seen = self._counts[k] / self.rows
             is_found = 2 * seen[1 + by] > self._known[k, 1]  # else the feature is only missing
-            if is_found and gains.ravel()[once].sum() > _EVIDENCE:
+            # A shift is reported if the logarithm of its likelihood ratio is larger.
+            if is_found and gains.ravel()[once].sum() > 20.0:
                 return (
                     f"feature {self._ids[k]} is in {self._known[k, 1]:.0%} of the training rows, "
                     f"but in {seen[1]:.0%} of the input, where feature {self._ids[k] + by} is in "

@@ -17,51 +17,27 @@ from sbm.dataset.open import Reader, open_rows
 from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.distributed.comm import Comm, Replicas, SerialComm
 from sbm.distributed.launch import MOST_PROCESSES
-from sbm.engine.byclass import ClassPasses
-from sbm.engine.certificate import certify
-from sbm.engine.columns import ColumnPasses
-from sbm.engine.engine import Engine, y_dtype
-from sbm.engine.learners import Group
+from sbm.engine.learners import Seconds
 from sbm.engine.machine import return_freed_memory
 from sbm.engine.memory import MemoryPlan, Part
 from sbm.engine.pace import choose_rounds
 from sbm.engine.progress import Progress
 from sbm.errors import require_number
-from sbm.plain import dataclass
-from sbm.programs.training.columns import ColumnSteps, sparse_problems
+from sbm.methods import method_named
+from sbm.programs.training.job import Job, StartPoint, TrainOptions
 from sbm.programs.training.needs import fits, plan_of
 from sbm.programs.training.newton import starts_with_newton, suits_newton
-from sbm.programs.training.ranks import deal_parts
+from sbm.programs.training.ranks import WorkShare, deal_parts
 from sbm.programs.training.scales import scale_features
-from sbm.programs.training.state import open_run
 from sbm.programs.training.task import Task
+from sbm.programs.training.training import Training
 from sbm.programs.training.turns import divide_classes
 from sbm.settings import Settings
-from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
 from sbm.store.files import temporary_folder
 
 SAMPLE = 4_000_000  # nonzeros times outputs that are visited to measure: about 0.1 s
 READ_SECONDS = 0.3  # time to measure the disk
-
-
-@dataclass(frozen=True)
-class Speed:
-    """What a visit of a sample took.
-
-    Attributes
-    ----------
-    nnz : int
-        Nonzeros of the sample.
-    decode : float
-        Seconds to decode the sample; with Newton's method, also to compute decision values.
-    solve : float or None
-        Seconds to visit its rows, and those cached from it, once; None for Newton's method.
-    """
-
-    nnz: int
-    decode: float
-    solve: float | None
 
 
 def plan(
@@ -137,13 +113,17 @@ def _plan(
     own = max(deal_parts(task.dividing, rows, memory), key=len)
     staying = memory.staying(own)
     task.prepare_kernels(memory, staying, progress)
-    scale_features(rows, progress)
+    rows = scale_features(rows)
+    task = replace(task, store=rows)
     with rows.in_use():
         disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
-        measure = _MEASURES.get(task.method, _measure)
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
-        speed = measure(task, sample)
-    nnz = sum(memory.parts[k].nnz for k in own)
+        seconds = _measure(task, sample)
+    seen, nnz = sum(part.nnz for part in sample.parts), sum(memory.parts[k].nnz for k in own)
+    has_rounds = task.method in ("dual", "columns")  # others take what depends on the rows
+    decode = seconds.load or seconds.certify  # Newton's method certifies while it reads
+    # The method of columns measures its look as that of a certificate, with waiting.
+    solve = seconds.solve + max(0.0, seconds.certify - seconds.wait) if has_rounds else None
     whole = nnz * sum(problem.n_outputs for problem in problems) if memory.is_whole else None
     return {
         "store": rows.name,
@@ -157,13 +137,13 @@ def _plan(
         "bytes_a_pass": _bytes_of(memory, own),
         "bytes_read_again": _bytes_of(memory, set(own) - set(staying)),
         "disk_bytes_per_second": disk if math.isfinite(disk) else None,
-        "decode_nnz_per_second": _rate(speed.nnz, speed.decode),
-        "solve_nnz_per_second": None if speed.solve is None else _rate(speed.nnz, speed.solve),
+        "decode_nnz_per_second": _rate(seen, decode),
+        "solve_nnz_per_second": None if solve is None else _rate(seen, solve),
         "rounds": choose_rounds(
             settings.rounds, memory.n_blocks, listed=problems[0].listed,
             processes=task.share.adding.size, whole=whole,
         ),
-        "seconds_a_round": None if speed.solve is None else speed.solve * nnz / speed.nnz,
+        "seconds_a_round": None if solve is None else solve * nnz / seen,
         "turns": max(1, len(turns)),
         "solver": {"columns": None, "classes": "dual"}.get(task.method, task.method),
         "max_passes": settings.max_passes, "processes": processes,
@@ -211,59 +191,29 @@ def _thinned(memory: MemoryPlan, nnz: int) -> MemoryPlan:
     )
 
 
-def _measure(task: Task, sample: MemoryPlan) -> Speed:
-    """Run a pass of one round over a sample; with Newton's method, only read it."""
-    with (
-        temporary_folder() as folder,
-        open_run(Path(folder, "sample.run"), task.problems, sample) as run,
-    ):
-        staying = sample.staying(range(len(sample.parts)))
-        engine = Engine(
-            task.store, task.settings, task.problems, sample, run, Progress(), staying=staying
-        )
-        with engine.at_work():
-            if task.method == "newton":
-                certify(engine)
-            else:
-                engine.set_pace(1, {})
-                for visit in engine.visits(engine.begin_pass(1)):
-                    for learner in engine.learners:
-                        visit.steps.update(visit.solve(Group([learner])))
-    nnz, seconds = sum(part.nnz for part in sample.parts), engine.seconds
-    if task.method == "newton":
-        return Speed(nnz, seconds.certify, None)
-    return Speed(nnz, seconds.load, seconds.solve)
+def _measure(task: Task, sample: MemoryPlan) -> Seconds:
+    """Visit the rows of a sample once, as the method of the task does; return what that took."""
+    settings = replace(task.settings, rounds=1, time_limit=None)
+    share = WorkShare(SerialComm(), task.share.problems, False)
+    with temporary_folder() as folder:
+        options = TrainOptions()
+        job = _Sample(task.store, Path(folder, "sample.model"), settings, options, 0.0, share.comm)
+        job.task, job.plan = replace(task, settings=settings, share=share), sample
+        job.prepare()
+        with job.open_run(StartPoint()) as run:
+            training = Training(job, run, method_named(task.method))
+            with training.method.at_work():
+                training.method.measure()
+    return training.seconds
 
 
-def _measure_columns(task: Task, sample: MemoryPlan) -> Speed:
-    """Look at a sample as a pass of a sparse model does."""
-    store, settings, problems = task.store, task.settings, task.problems
-    every, staying = sparse_problems(problems, settings), sample.staying(range(len(sample.parts)))
-    dtype = y_dtype(problems[0], store)
-    reads = ColumnPasses(store, sample, settings, every, Progress(), dtype, staying)
-    steps = ColumnSteps(reads, settings.tol, Progress(), lambda: False)
-    with reads.at_work():
-        steps.look("", lambda: None, 1)
-    seconds = reads.seconds
-    look = seconds.certify - seconds.wait + seconds.solve  # `certify` includes waiting
-    return Speed(sum(part.nnz for part in sample.parts), seconds.load, max(0.0, look))
+class _Sample(Job):
+    """A training that only visits the rows of its plan."""
 
+    def prepare(self) -> None:
+        """All rows of the plan are those of this process."""
+        self.own, self.weights, self.itself = list(range(len(self.plan.parts))), None, {}
 
-def _measure_classes(task: Task, sample: MemoryPlan) -> Speed:
-    """Read a sample; the time of visits depends on the classes of the rows that are near."""
-    with (
-        temporary_folder() as folder,
-        open_run(Path(folder, "sample.run"), task.problems, sample) as run,
-    ):
-        (problem,) = task.problems
-        assert isinstance(problem, MultiProblem)
-        passes = ClassPasses(
-            task.store, sample, problem, run, Progress(), SerialComm(),
-            sample.staying(range(len(sample.parts))), lambda: None, seed=0, threads=1,
-        )  # fmt: skip
-        with passes.at_work():
-            nnz = passes.count()
-    return Speed(nnz, passes.seconds.load, None)
-
-
-_MEASURES = {"columns": _measure_columns, "classes": _measure_classes}
+    def is_too_large(self) -> bool:
+        """Return False: it ends soon."""
+        return False

@@ -253,9 +253,6 @@ def _worse_than_base(result: Mapping[str, Any]) -> list[str]:
     return [f"the probabilities are worse than predicting the share of each label ({what})"]
 
 
-_ZERO = -2  # code of a feature whose weights are 0; only -1 counts as unknown
-
-
 class _Features(IdTable):
     """Codes of a model's features, which are rows of its weights.
 
@@ -289,7 +286,8 @@ class _Features(IdTable):
         if self._is_counting:
             self.check.add(keys)
         codes = super().find(keys)
-        codes[codes >= self._n_used] = _ZERO
+        # Only -1 counts as unknown; the weights of these features are 0.
+        codes[codes >= self._n_used] = -2
         return codes
 
 

@@ -144,7 +144,7 @@ def tune(
         limit = settings.time_limit  # for all; the last training gets at least a moment
         limit = None if limit is None else max(0.001, seconds_left(limit, begin))
         best = replace(settings, C=report["best"], time_limit=limit)
-        result, report["train"] = train(rows, path, best, resume=resume, progress=progress)
+        result, report["train"] = train(job.store, path, best, resume=resume, progress=progress)
     with contextlib.suppress(StoreError):
         Run.remove(job.folder)  # the record first, which names the other files
     shutil.rmtree(job.folder, ignore_errors=True)

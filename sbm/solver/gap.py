@@ -97,6 +97,11 @@ class Certificate:
         )  # fmt: skip
 
     @classmethod
+    def estimated(cls, gap: float, dual: float) -> "Certificate":
+        """Return what a running estimate of the gap would certify."""
+        return cls(dual + gap, dual, gap, relative(gap, dual + gap, dual), drift=0.0)
+
+    @classmethod
     def of(cls, numbers: npt.NDArray[np.float64]) -> "Certificate":
         """Return the certificate with these attributes, in their order."""
         primal, dual, gap, relative_gap, drift, *counts, most = numbers.tolist()

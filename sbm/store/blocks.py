@@ -20,6 +20,7 @@ names are never reused.
 """
 
 import contextlib
+import copy
 import itertools
 import math
 import os
@@ -422,7 +423,7 @@ class BlockStore:
         Total time spent reading chunks, without decoding.
     scaling : str
     scales : ndarray, shape (n_features,), float64, or None
-        What `read` divides the values of each feature by; None for 1, and until they are found.
+        What `read` divides the values of each feature by; None for 1. See `scaled`.
 
     Raises
     ------
@@ -685,6 +686,12 @@ class BlockStore:
         Solvers and certificates see the values that `read` returns: quotients in the value type.
         """
         return None if self.scales is None else 0.5 * float(np.finfo(self.value_type).eps)
+
+    def scaled(self, scales: npt.NDArray[np.float64]) -> "BlockStore":
+        """Return this store with other `scales`."""
+        store = copy.copy(self)
+        store.scales = scales
+        return store
 
     def unscaled(self, W: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the weights, shape (n_weights, n), of rows that are not scaled."""

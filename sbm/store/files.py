@@ -147,7 +147,6 @@ def move(paths: Iterable[Path], folder: Path) -> None:
 
 # Temporary names end in ``.tmp``; while two processes write one file, also in ``.2.tmp``.
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp")
-_WRITERS = 8  # names that are looked for after processes were killed
 
 
 def _is_temporary(name: str, path: Path) -> bool:
@@ -163,7 +162,8 @@ def _create_temporary(path: Path) -> tuple[Path, int]:
     names = (
         Path(f"{path}{'' if number == 1 else f'.{number}'}.tmp") for number in itertools.count(1)
     )
-    some = list(itertools.islice(names, _WRITERS))
+    # More names are only there after processes were killed.
+    some = list(itertools.islice(names, 8))
     for temporary in some:
         _remove_abandoned(temporary)
     for temporary in itertools.chain(some, names):

@@ -664,8 +664,8 @@ def run_folder(model: Path) -> Path:
 
 
 def is_finished(record: Mapping[str, Any]) -> bool:
-    """Return whether a run finished and its model was written."""
-    return "report" in record
+    """Return whether a run finished and its model was written; of turns, that of all classes."""
+    return "report" in record and not record.get("turns_left")
 
 
 def sources_at(position: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

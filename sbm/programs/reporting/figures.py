@@ -216,7 +216,8 @@ def read_run(path: str | Path) -> RunFigures:
     try:
         last = events[-1] if events else None
         end = last if isinstance(last, dict) else _end(record.get("report"))
-        passes = [one for one in events if isinstance(one, PassFigures) and kind == "train"]
+        has_passes = kind == "train" and "turns" not in record  # those of turns are of some classes
+        passes = [one for one in events if isinstance(one, PassFigures) and has_passes]
         blocks = [one for one in events if isinstance(one, BlockFigures) and kind == "stream"]
         certified = [one.certificate for one in passes if one.certificate is not None]
         best = record.get("best") or {}

@@ -24,7 +24,6 @@ from sbm.units import BYTES, TIME, choose_unit, format_number, format_size
 MARK = "<!-- sbm report -->"  # in one of the first lines of every page
 MOST_RUNS = 26
 _MOST_BARS = 40
-_MOST_ROWS = 200  # of a table of blocks
 _LARGEST_GAP = 100.0  # larger gaps say nothing and would hide the others
 
 T = TypeVar("T", PassFigures, BlockFigures)
@@ -445,7 +444,7 @@ def _figure_table(run: RunFigures) -> _Table:
     """Return all figures of a run."""
     if run.kind == "stream":
         head = ["rows", "seconds", "loss", "accuracy, %", "cached", "memory"]
-        every = max(1, -(-len(run.blocks) // _MOST_ROWS))
+        every = max(1, -(-len(run.blocks) // 200))
         shown = run.blocks[::-1][::every][::-1]
         return _Table(run.name, head, [
             [f"{one.rows:,}", f"{one.elapsed:.2f}", _format(one.loss, ".6f"),

@@ -154,7 +154,6 @@ def _as_before(
 
 
 ROUNDS = 3  # as in the paper's SBM-in-3
-_NO_NAMES = 1 << 30  # bytes for a file of names, which tables do not have
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,8 @@ class StreamOptions:
             return InputOptions(hash_bits=self.hash_bits, quadratic=self.pairs, targets=targets)
         advice = "use sbm split and sbm train for words"
         words = LabelWords({}, "labels of a stream", advice)
-        options = ReadOptions(**self.reading).input_options(_NO_NAMES, targets)
+        # Tables have no file of names, which this many bytes are for.
+        options = ReadOptions(**self.reading).input_options(1 << 30, targets)
         return replace(options, format=self.format, words=words)
 
     @property

@@ -21,8 +21,6 @@ from sbm.units import in_megabytes
 # progressive loss is meaningful early, and a small stream has its model soon.
 FIRST_BLOCK = 1024
 LEAST_ROWS = 256  # minimum for the largest block
-_FEATURE_SHARE = 0.25  # initial share of the memory for features
-_SPARE_NNZ = 1.25  # planned nonzeros per row, relative to the average so far
 # Bytes per id in the table, which doubles as it grows; ids too large for an array are hashed.
 _ID_BYTES, _HASHED_BYTES = 16, 96
 # Variables per row that lists have room for: with many classes most rows need few.
@@ -127,7 +125,8 @@ def plan_stream(
     feature = weight_bytes + _ID_BYTES + (_HASHED_BYTES if needs.hashed else 0)
     fixed = _fixed_parts(mem, what, reserved)
     average = max(1.0, needs.nnz / max(1, needs.rows))
-    nnz = average * _SPARE_NNZ
+    # Rows may have more nonzeros than on average so far.
+    nnz = average * 1.25
     row = sizes.loaded + 2 * nnz * sizes.nonzero + share * (sizes.cached + nnz * sizes.nonzero)
     # The longest row must fit, whatever the average.
     longest = int((2 + share) * needs.longest * sizes.nonzero)
@@ -139,7 +138,8 @@ def plan_stream(
             break
     else:
         _refuse(fixed, {f"{needs.features:,} features": features, "blocks and cache": least})
-    wanted = max(2 * features, int(fixed.left * _FEATURE_SHARE))
+    # Features first get a quarter of the memory.
+    wanted = max(2 * features, int(fixed.left * 0.25))
     for_features = min(wanted, features + (fixed.left - least - features) // 2)
     rows = int((fixed.left - for_features - longest) / row)
     block_nnz = int(rows * nnz) + needs.longest

@@ -89,7 +89,6 @@ RUN_FIELDS: Table = {
 
 _OF_NAMES = "feature-"  # begin of the names of arrays in a checkpoint
 _FEW_VISITS = 1 << 19  # the polish of a small stream takes less time than starting
-_FIRST_NNZ = 256 * FIRST_BLOCK  # maximum nonzeros of the first block
 
 
 @dataclass
@@ -161,7 +160,7 @@ class Stream:
                 needs = self.reached.needs
             self._make_room(needs, self._plan(needs), opened.state, record["learner"])
         else:
-            first = Arena.of(_FIRST_NNZ, opened.options.dtype)
+            first = Arena.of(256 * FIRST_BLOCK, opened.options.dtype)
             self._inboxes = [first.room(FIRST_BLOCK, target_type(opened.settings))]
         opened.state = {}
 

@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.certificate import visit_all
-from sbm.engine.learners import Group, set_active
-from sbm.engine.problems import (
-    by_label,
-    label_places,
-    model_codes,
-)
+from sbm.engine.problems import by_label, label_places, model_codes
 from sbm.models.probabilities import calibrate
-from sbm.programs.training.dual import RowMethod
+from sbm.programs.training.fit import fit
 from sbm.programs.training.needs import HELD_OUT_BYTES
 from sbm.programs.training.training import Training
-from sbm.solver.gap import GapWatch
 
 __all__ = ["Collector", "calibrate_beside"]
 
@@ -79,31 +72,10 @@ def calibrate_beside(training: Training) -> dict[str, Any]:
     dict
         The entry ``calibration`` of `Model.info`.
     """
-    method = training.method
-    assert isinstance(method, RowMethod)
-    set_active(method.learners, False)
-    _train_second(training, method)
+    second = training.second()
+    fit(second)
     problem, store = training.problems[0], training.job.store
     room = HELD_OUT_BYTES // 24  # a copy is made of them
     collector = Collector(model_codes(problem, store), label_places(problem, store), room)
-    group = Group(method.spare_learners, collector)
-    for visit in visit_all(method.engine, "calibrate"):
-        group.evaluate(visit.rows, visit.folds)
+    second.method.read_held_out(collector)
     return collector.calibrate(problem.loss.joint)
-
-
-def _train_second(training: Training, method: RowMethod) -> None:
-    """Run passes of only the second model until its estimated gap is small enough."""
-    state, engine = training.state, method.engine
-    for learner in method.spare_learners:  # a warm start may have needed no pass
-        learner.solver.rounds = state.rounds[-1] if state.rounds else method.rounds()
-    if not state.calibrating:
-        state.watch = GapWatch(training.task.tol)
-    engine.last_pass = state.passes + training.task.max_passes
-    while not state.is_calibrated:
-        if engine.now is None:
-            state.calibrating += 1
-        is_done = method.run_second_pass()
-        is_late = training.is_late() or state.calibrating == training.task.max_passes
-        state.is_calibrated = is_done or is_late
-        training.commit_if_due(0.0 if state.is_calibrated else None)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.engine.byclass import ClassPasses
-from sbm.engine.machine import usable_threads
 from sbm.models.weights import WindowedWeights
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.training import NO_CACHE, Training, WholePasses
@@ -48,10 +47,11 @@ class Classes(WholePasses):
         self.training: Training = weakref.proxy(training)
         job, (problem,) = training.job, training.problems
         assert isinstance(problem, MultiProblem)
+        options = job.task.visiting
         self.passes = ClassPasses(
             job.store, job.plan, problem, training.run, job.options.progress, job.comm,
-            job.staying, training.stop_if_asked, seed=training.settings.seed,
-            threads=usable_threads(training.settings.threads), weights=job.weights,
+            job.staying, training.stop_if_asked, seed=options.seed, threads=options.threads,
+            weights=job.weights,
             read_rate=job.options.read_rate,
         )  # fmt: skip
         self.seconds, self.reader = self.passes.seconds, self.passes.reader
@@ -90,6 +90,10 @@ class Classes(WholePasses):
         )  # fmt: skip
         state.rounds[-1] = done.rounds
         return done
+
+    def measure(self) -> None:
+        """Read all rows; the time of visits depends on the classes of the rows that are near."""
+        self.passes.count()
 
     def may_be_done(self, done: Totals) -> bool:
         """Every pass is certified, which finds the classes for the next one."""

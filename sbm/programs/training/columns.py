@@ -38,7 +38,6 @@ from sbm.programs.training.warmstart import (
     refuse_other_classes,
     refuse_other_problem,
 )
-from sbm.settings import Settings
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
@@ -52,9 +51,7 @@ __all__ = ["ColumnSteps", "Columns", "sparse_problems", "total_certificate"]
 # otherwise at this share of the last gap, and not below this share of the tolerance.
 _WITHIN, _SHRINK, _OF_GAP, _LEAST = 0.5, 0.3, 0.001, 0.1
 _FIRST = 0.1
-_SURE = 1 - 1e-9  # of the bound of a gradient: less is not rounding
 _STUCK = 5  # passes
-_MOST_GAP = 1e300  # JSON has no infinity
 
 
 class ColumnSteps:
@@ -137,7 +134,8 @@ class ColumnSteps:
     def _column_sizes(self) -> npt.NDArray[np.int64]:
         """Return the bytes of the columns of features whose weights may differ from 0."""
         fits = self.reads.fits
-        is_out = self.reach < _SURE * fits[0].problem.l1
+        # Less of the bound of a gradient may be rounding.
+        is_out = self.reach < (1 - 1e-9) * fits[0].problem.l1
         for fit in fits:
             is_out &= fit.w == 0
         return np.where(is_out, 0, self.reads.column_sizes(self.sizes))
@@ -189,13 +187,12 @@ def total_certificate(fits: Sequence[SparseFit]) -> Certificate:
     """Return the certificate of models together."""
     primal, bound = math.fsum(fit.primal for fit in fits), math.fsum(fit.bound for fit in fits)
     gap = max(0.0, primal - bound)
-    share = min(relative(gap, primal, bound), _MOST_GAP)
+    share = min(relative(gap, primal, bound), 1e300)
     return Certificate(primal, bound, gap, share, 0.0)
 
 
-def sparse_problems(problems: Sequence[AnyProblem], settings: Settings) -> list[SparseProblem]:
-    """Return the sparse versions of problems."""
-    ratio = settings.l1_ratio if settings.penalty == "elasticnet" else 1.0
+def sparse_problems(problems: Sequence[AnyProblem], ratio: float) -> list[SparseProblem]:
+    """Return the sparse versions of problems; `ratio` is the share of |W| in the penalty."""
     found = []
     for problem in problems:
         assert isinstance(problem, Problem)
@@ -228,9 +225,10 @@ class Columns(WholePasses):
     def __init__(self, training: Training) -> None:
         # A cycle would keep all arrays until the next garbage collection.
         self.training: Training = weakref.proxy(training)
-        job, settings = training.job, training.settings
+        job, task = training.job, training.job.task
         self.reads = ColumnPasses(
-            job.store, job.plan, settings, sparse_problems(training.problems, settings),
+            job.store, job.plan, task.visiting.threads,
+            sparse_problems(training.problems, task.l1_ratio),
             job.options.progress, y_dtype(training.problems[0], job.store), job.staying,
             job.weights, job.options.read_rate, self.held_out(),
         )  # fmt: skip
@@ -390,17 +388,17 @@ class Columns(WholePasses):
 
         Rows and features may have been added since; the weights of new features are 0.
         """
-        job, settings = self.training.job, self.training.settings
+        job = self.training.job
         stage = job.options.progress.stage
         folders = last_run(job.path) if run is True else find_run(str(run))
         if not folders:
             stage(f"{job.path} has no earlier run; starting from zero")
             return
-        if note := lost_classes(folders[0], job.store, settings, len(self.fits)):
+        if note := lost_classes(folders[0], job.store, job.itself, len(self.fits)):
             stage(note)
             return
         record = Run.read(folders[0])
-        refuse_other_problem(folders[0], record.get("settings", {}), settings, is_sparse=True)
+        refuse_other_problem(folders[0], record.get("settings", {}), job.itself["settings"], True)
         shape = record["shape"]
         earlier_blocks(folders[0], shape["blocks"], shape["files"], job.store)
         earlier = Run.reopen(folders[0], [], record=record)[0].read_state()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +36,7 @@ FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the firs
 # to 50 passes, with two rounds many times more. Late passes must be more exact. Several ranks,
 # whose steps are shorter, do as many rounds each.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
-_FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
 _PATIENCE = 0.5  # share of the passes after which costs do not count if the rest will not do
-_NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
 class RowMethod(WholePasses):
@@ -67,9 +66,9 @@ class RowMethod(WholePasses):
         job, task = training.job, training.job.task
         n = len(training.problems)
         self.engine = Engine(
-            job.store, task.settings, task.problems, job.plan, training.run, job.options.progress,
-            held_out=self.held_out(), weights=job.weights, read_rate=job.options.read_rate,
-            comm=task.share.adding, own=job.own,
+            job.store, task.visiting, task.problems, job.plan, training.run,
+            job.options.progress, held_out=self.held_out(), weights=job.weights,
+            read_rate=job.options.read_rate, comm=task.share.adding, own=job.own,
             pauses=Pauses(training.is_late, training.after_step, training.stop_if_asked),
             staying=job.staying,
         )  # fmt: skip
@@ -150,7 +149,7 @@ class RowMethod(WholePasses):
 
     def read_held_out(self, judge: Judge) -> None:
         """Show the rows that no learner learns from to a judge."""
-        group = Group(self.engine.learners, judge)
+        group = Group(self.learners, judge)
         set_active(self.engine.learners, False)  # no alphas are needed
         try:
             for visit in visit_all(self.engine, "validate"):
@@ -162,9 +161,15 @@ class RowMethod(WholePasses):
         """Return the rounds of the next pass."""
         return 1
 
-    def run_second_pass(self) -> bool:
-        """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
-        raise NotImplementedError
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, for its training."""
+        second = copy.copy(self)
+        second.training = weakref.proxy(training)
+        second.learners, second.spare_learners = self.spare_learners, []
+        second.solvers = [learner.solver for learner in second.learners]
+        set_active(self.learners, False)
+        self.engine.last_pass = training.task.max_passes
+        return second
 
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return the figures of the cache."""
@@ -239,17 +244,17 @@ class Dual(RowMethod):
     def rounds(self) -> int:
         """Return the rounds of the next pass."""
         training, state = self.training, self.training.state
-        job, settings, spent = training.job, training.settings, training.spent()
+        job, setting, spent = training.job, training.job.task.rounds, training.spent()
         last = PassCost(self._pass_bytes, spent["disk"], spent["load"], spent["solve"])
         rounds = choose_rounds(
-            settings.rounds, job.plan.n_blocks, state.rounds, last,
+            setting, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
             whole=self.engine.whole_work,
         )  # fmt: skip
-        if settings.rounds == "auto" and self.engine.reader.units is not None:
+        if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes
             rounds = max(rounds, int(min(_MOST_ROUNDS, least)))
-        if settings.rounds != "auto" or not self.engine.whole_work or job.comm.size > 1:
+        if setting != "auto" or not self.engine.whole_work or job.comm.size > 1:
             return rounds
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
@@ -264,7 +269,7 @@ class Dual(RowMethod):
         # certificate corrects the offset, and shows how much.
         is_unknown = isinstance(self.solvers[0].problem, OneClass) and not state.watch.ratio
         is_power = state.passes & (state.passes - 1) == 0
-        return is_due or (is_unknown and is_power and state.passes >= _FIRST_LOOK)
+        return is_due or (is_unknown and is_power and state.passes >= 4)
 
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Evaluate primal and dual at fixed W and alphas.
@@ -273,6 +278,9 @@ class Dual(RowMethod):
         the last pass they stay as certified, because they become the model.
         """
         training, state, engine = self.training, self.training.state, self.engine
+        if training.first is not None:  # a read only for probabilities; the estimate is enough
+            assert state.ended is not None
+            return Certificate.estimated(state.ended.gap, self.dual)
         set_active(self.spare_learners, False)
         certificate, by_learner = certify(engine)
         set_active(self.spare_learners, True)
@@ -290,8 +298,8 @@ class Dual(RowMethod):
         return certificate
 
     def move(self, certificate: Certificate | None) -> bool:
-        """Go on: W moves with every visit of a row."""
-        return True
+        """Go on: W moves with every visit of a row. A second model is done when it may be."""
+        return self.training.first is None or certificate is None
 
     def next_parts(self, certificate: Certificate | None) -> list[int] | None:
         """Return the parts to visit in the next pass if some are enough, close to the optimum."""
@@ -314,7 +322,7 @@ class Dual(RowMethod):
         """Return the columns of W if Newton's method is expected to be faster from here."""
         training, state, job = self.training, self.training.state, self.training.job
         left = passes_left(training.relative_gaps, training.task.tol)
-        if left is None or state.passes < LEAST_PASSES:
+        if left is None or state.passes < LEAST_PASSES or self.engine.now is not None:
             return None
         if job.task.share.is_by_class:  # each rank is at a pass of its own
             return None
@@ -326,18 +334,16 @@ class Dual(RowMethod):
         if not pays or not job.can_switch():
             return None
         # Weights far from the optimum are a worse start than those of a sample.
-        keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))
+        keep = float(state.gaps[-1] <= 0.1 * abs(self.dual))
         return [keep * column for W in self.weights for column in W.T]
 
     def facts(self) -> dict[str, Any]:
         """Return which method it is."""
         return {"solver": self.name, "switched_after": None}
 
-    def run_second_pass(self) -> bool:
-        """Run a pass of the learners of `--calibrate`; return whether their gap is small enough."""
-        group, state, engine = Group(self.spare_learners), self.training.state, self.engine
-        now = engine.now or engine.begin_pass(state.passes + state.calibrating)
-        for visit in engine.visits(now):
-            for steps in engine.for_each([Group([one]) for one in engine.active], visit.solve):
-                visit.steps.update(steps)
-        return state.watch.is_due(*group.estimate(now.totals))
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, which may be inside a pass."""
+        second = super().second(training)
+        if self.engine.now is not None:
+            second._set_pace()
+        return second

@@ -21,7 +21,9 @@ def fit(training: Training) -> Carried | None:
     """
     state, task, method = training.state, training.task, training.method
     while not state.is_done:
-        # A checkpoint may be between a pass and its certificate.
+        # A checkpoint may be inside a pass, between it and its certificate, or between passes.
+        if state.ended is None and (columns := method.carried()) is not None:
+            return training.hand_over(columns)
         done, certificate = state.ended or method.run_pass(), None
         is_late = training.is_late()
         is_last = is_late or state.passes >= task.max_passes
@@ -32,6 +34,4 @@ def fit(training: Training) -> Carried | None:
             is_last = is_last or certificate.relative_gap <= task.tol
         is_last = is_last or not method.move(certificate)
         training.end_pass(done, certificate, is_late, is_last)
-        if not is_last and (columns := method.carried()) is not None:
-            return training.hand_over(columns)
     return None

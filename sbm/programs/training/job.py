@@ -162,6 +162,10 @@ class Job:
         Report of reading text, as of `sbm.split`.
     classes : slice or None
         Class codes to train, if the others have turns of their own; None for all.
+    whole_run : Path or None
+        The run, if it is not next to the model, but that of a training in turns.
+    turn : mapping
+        Which turn it is, stored in each checkpoint; empty without turns.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     task : Task
@@ -186,6 +190,8 @@ class Job:
     comm: Comm
     read: dict[str, Any] | None = None
     classes: slice | None = None
+    whole_run: Path | None = None
+    turn: Mapping[str, Any] = field(default_factory=dict)
     bound: int | None = None
     task: Task = field(init=False)
     plan: MemoryPlan = field(init=False)
@@ -198,7 +204,7 @@ class Job:
         self.validation: Validation | None = None
         self.is_resumed = False  # before it switched to another solver
         self._solver = ""  # as asked, or the one that is used instead of ``auto``
-        self.folder = folder_of(run_folder(self.path), self.comm)
+        self.folder = self.whole_run or folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
@@ -220,9 +226,7 @@ class Job:
         if self.asked.validate is not None and self.validation is None:
             from sbm.programs.training.validation import Validation
 
-            self.validation = Validation(
-                self.asked, self.store, self.task.share.problems, self.options.progress
-            )
+            self.validation = Validation(self.task, self.options.progress)
             self.task = self._resolve(self._solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent, self.options.progress)
@@ -240,7 +244,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the training, before its memory is planned."""
-        return identity(self.asked, self.store, self.weights)
+        return {**identity(self.asked, self.store, self.weights), **self.turn}
 
     def _resolve(self, solver: str, counts: Sequence[float] | None = None) -> Task:
         """Return the task for a solver; `counts` are row weights per class, to balance classes."""
@@ -374,12 +378,8 @@ class Job:
             if self.task.method == "columns":  # whose state has no rows
                 return StartPoint(Run.read(self.folder))
             problems = self.task.share.problems
-            return StartPoint(
-                earlier=PreviousRun([self.folder], self.store, self.task.settings, problems)
-            )
-        record = run_to_resume(
-            self.folder, self.itself, self.task.settings, self.options.resume, self.store
-        )
+            return StartPoint(earlier=PreviousRun([self.folder], self.store, self.itself, problems))
+        record = run_to_resume(self.folder, self.itself, self.options.resume, self.store)
         record = common_record(self.task.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
@@ -427,15 +427,13 @@ class Job:
                 f"starting from the run in {folders[0].parent}, which used another number of ranks"
             )
         n_outputs = sum(problem.n_outputs for problem in self.task.share.every)
-        if folders and (
-            note := lost_classes(folders[0], self.store, self.task.settings, n_outputs)
-        ):
+        if folders and (note := lost_classes(folders[0], self.store, self.itself, n_outputs)):
             self.options.progress.stage(note)
             folders = []
         if not folders:
             return start
         return StartPoint(
-            earlier=PreviousRun(folders, self.store, self.task.settings, self.task.share.problems)
+            earlier=PreviousRun(folders, self.store, self.itself, self.task.share.problems)
         )
 
     # --------------------------------------------------------------------------------- start
@@ -466,13 +464,14 @@ class Job:
         if self.validation is not None:
             self.validation.choose_rows()
         if self.carried is None:  # otherwise they are known
-            scale_features(self.store, self.options.progress, self.comm)
+            self.store = scale_features(self.store, self.comm)
+            self.task = replace(self.task, store=self.store)
         if any_of(self.comm, self.options.is_stopped())[0]:
             raise KeyboardInterrupt
 
     def open_run(self, start: StartPoint) -> AbstractContextManager[Run]:
         """Open the run of this rank, new or at its last checkpoint."""
-        is_same_log = start.carried is not None
+        is_same_log = start.carried is not None or bool(self.turn.get("reports"))
         return open_run(
             self.folder,
             self.task.problems,

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from sbm.dataset.sources import numeric_features
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.engine.memory import DRAWN, Part
-from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.rows import Arena, Rows
 from sbm.solver.metric import ColumnSizes, Metric
@@ -28,8 +27,8 @@ FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
 _ROUNDINGS = 2.0
 
 
-def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = None) -> None:
-    """Find the scales of all features for the ``scaling`` of a store, which then scales its rows.
+def scale_features(store: BlockStore, comm: Comm | None = None) -> BlockStore:
+    """Find the scales of all features for the ``scaling`` of a store; return one that scales rows.
 
     Several ranks read a part of the blocks each.
 
@@ -39,7 +38,7 @@ def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = No
         A standard deviation exceeds the range of a float64.
     """
     if store.scaling == "none" or store.scales is not None or store.value_type == "ones":
-        return
+        return store
     comm = comm or SerialComm()
     here = store.blocks_here
     if store.shard is None:
@@ -55,7 +54,7 @@ def scale_features(store: BlockStore, progress: Progress, comm: Comm | None = No
         raise DataError(TOO_LARGE)
     scales = np.where(scales > 0, scales, 1.0)
     is_numeric = numeric_features(store)
-    store.scales = scales if is_numeric is None else np.where(is_numeric, scales, 1.0)
+    return store.scaled(scales if is_numeric is None else np.where(is_numeric, scales, 1.0))
 
 
 def _rows_of(store: BlockStore, chunk: Chunk) -> Rows:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, join, no_alphas
 from sbm.compiled.clock import clock
-from sbm.engine.certificate import visit_all
+from sbm.engine.certificate import certify, visit_all
 from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit
@@ -299,7 +299,8 @@ class SecondOrder(RowMethod):
         training, state, steps = self.training, self.training.state, self.steps
         training.begin_pass(1)
         gap = 1.0 if state.certificate is None else state.certificate.relative_gap
-        steps.is_stored = len(self.learners) == 1 or gap < _NEARLY
+        is_kept = training.first is None  # alphas of a second model are not
+        steps.is_stored = is_kept and (len(self.learners) == 1 or gap < _NEARLY)
         self._active = [one for one in self.learners if one.number not in steps.done]
         try:
             steps.visit_all(self._active, f"pass {state.passes}")
@@ -312,12 +313,21 @@ class SecondOrder(RowMethod):
         self._certificates = steps.certificates(self._active)
         steps.note_stored(self._active)
         rows = training.job.store.n_rows * len(self._active)
-        gap = self._total(self._certificates | steps.done).gap
+        gap = self._total(self._latest()).gap
         self._pass = Totals(gap=gap, visits=rows, updates=rows, rounds=1)
         return self._pass
 
+    def _latest(self) -> dict[int, Certificate]:
+        """Return the last certificate of each learner."""
+        latest = self._certificates | self.steps.done
+        return {learner.number: latest[learner.number] for learner in self.learners}
+
     def _total(self, certificates: Mapping[int, Certificate]) -> Certificate:
         return Certificate.total([certificates[k] for k in sorted(certificates)])
+
+    def measure(self) -> None:
+        """Read all rows and compute their decision values."""
+        certify(self.engine)
 
     def may_be_done(self, done: Totals) -> bool:
         """Every pass certifies its weights."""
@@ -326,12 +336,13 @@ class SecondOrder(RowMethod):
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Certify the weights of the pass; of the last ones, store alphas that are not yet."""
         training, steps, tol = self.training, self.steps, self.training.task.tol
-        certificates = self._certificates | steps.done
+        certificates = self._latest()
         certificate = self._total(certificates).or_zeros()
         if is_best:
             training.keep(certificate)
         is_last = is_last or certificate.relative_gap <= tol
-        if is_last and (missing := [one for one in self.learners if one.number in steps.lost]):
+        missing = [one for one in self.learners if one.number in steps.lost]
+        if is_last and missing and training.first is None:
             steps.is_stored = True
             steps.visit_all(missing, "store")
         if is_last and certificate.relative_gap > tol:
@@ -339,7 +350,7 @@ class SecondOrder(RowMethod):
             certificate = self._total(certificates).or_zeros()
             self._pass.gap = self._total(certificates).gap
         for k, one in certificates.items():
-            solver = self.solvers[k]
+            solver = self.engine.learners[k].solver
             solver.dual_sum = one.dual + 0.5 * squared_norm(solver.W)
         return certificate
 
@@ -360,13 +371,3 @@ class SecondOrder(RowMethod):
         """Return the state of the learners and of their steps."""
         place, arrays = super().snapshot()
         return place | self.steps.record(), arrays | self.steps.arrays()
-
-    def run_second_pass(self) -> bool:
-        """Run a pass of the learners of `--calibrate`; return whether it was the last one."""
-        steps = self.steps
-        steps.is_stored = False
-        active = [one for one in self.spare_learners if one.number not in steps.done]
-        found = steps.visit([Group(active)], f"pass {self.training.state.passes}")
-        is_last = self._total(found).relative_gap <= self.training.task.tol
-        with self.seconds.measure("solve"):
-            return is_last or not steps.move(active, found)

@@ -78,9 +78,8 @@ class TrainingState:
         State of the validation, without arrays.
     switched_after : int or None
         Passes before the switch to another solver; None if there was none.
-    calibrating : int
-        Passes of only the second model.
-    is_calibrated : bool
+    second : TrainingState or None
+        That of the second model, of `--calibrate`, after the passes that train both.
     seconds, mark : dict of str to float
         Seconds by activity: in total, and up to the start of the last pass.
     elapsed : float
@@ -102,8 +101,7 @@ class TrainingState:
     is_done: bool = False
     best: dict[str, Any] | None = None
     switched_after: int | None = None
-    calibrating: int = 0
-    is_calibrated: bool = False
+    second: "TrainingState | None" = None
     seconds: dict[str, float] = field(default_factory=dict)
     mark: dict[str, float] = field(default_factory=dict)
     elapsed: float = 0.0
@@ -112,7 +110,8 @@ class TrainingState:
     def record(self) -> dict[str, Any]:
         """Return the state as JSON, for `of`."""
         certificate = self.certificate.to_dict() if self.certificate else None
-        return asdict(self) | {"certificate": certificate}
+        second = self.second.record() if self.second else None
+        return asdict(self) | {"certificate": certificate, "second": second}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "TrainingState":
@@ -129,6 +128,8 @@ class TrainingState:
         ):  # fmt: skip
             if mine[name] is not None:
                 mine[name] = kind(**mine[name])
+        if mine["second"] is not None:
+            mine["second"] = cls.of(mine["second"])
         return cls(**mine)
 
 
@@ -138,12 +139,15 @@ _STATE = fields_of(
     TrainingState, gaps=[is_number_or_inf], totals=_TOTALS, ended=(None, _TOTALS),
     watch=fields_of(GapWatch, previous=is_number_or_inf), certificate=(None, CERTIFICATE_FIELDS),
     best=(None, {"since": is_count, "*": lambda value: True}), seconds=_SECONDS, mark=_SECONDS,
+    second=None,
 )  # fmt: skip
+_STATE["second"] = (None, dict(_STATE))
 # Of the record of a run, besides those of each checkpoint.
 RUN_FIELDS: Table = {
     "store?": str, "store_rows?": is_count, "data?": is_crc, "weights?": (None, is_crc),
     "bound?": (None, is_count), "own?": [is_count], "classes?": [is_count], "shape?": SHAPE_FIELDS,
     **{f"{name}?": kind for name, kind in _STATE.items()},
+    "turns_left?": is_count, "reports?": [dict],
     "method?": {"family": str, "*": lambda value: True}, "report?": (None, dict),
 }  # fmt: skip
 
@@ -269,7 +273,6 @@ def _refuse(folder: Path, record: Mapping[str, Any], reason: str) -> NoReturn:
 def run_to_resume(
     folder: Path,
     mine: Mapping[str, Any],
-    settings: Settings,
     resume: bool | None,
     store: BlockStore,
 ) -> dict[str, Any] | None:
@@ -281,7 +284,6 @@ def run_to_resume(
         Folder of the run, if there is one.
     mine : mapping
         `identity` of the training that is about to start.
-    settings : Settings
     resume : bool or None
         True: fail if there is nothing to resume. False: start over.
     store : BlockStore
@@ -299,20 +301,20 @@ def run_to_resume(
     if not (folder / RECORD).exists():
         _refuse_missing(folder, resume)
         return None
-    record = Run.read(folder)
-    if record.get("kind") == "stream" and settings.warm_start is not None:
+    record, warm_start = Run.read(folder), mine["settings"]["warm_start"]
+    if record.get("kind") == "stream" and warm_start is not None:
         return None  # reported by the warm start
     _refuse_stream(folder, record)
-    reason = _difference(record, mine, settings, store)
+    reason = _difference(record, mine, store)
     if reason is None:
-        return _if_there_is_more(record, settings)
-    if resume or not (is_finished(record) or settings.warm_start is not None):
+        return _if_there_is_more(record, mine["settings"])
+    if resume or not (is_finished(record) or warm_start is not None):
         _refuse(folder, record, reason)
     return None
 
 
 def _difference(
-    record: Mapping[str, Any], mine: Mapping[str, Any], settings: Settings, store: BlockStore
+    record: Mapping[str, Any], mine: Mapping[str, Any], store: BlockStore
 ) -> str | None:
     """Return the difference between two trainings and the remedy as text; None if equal."""
     if others := _other_settings(record, mine["settings"]):
@@ -334,7 +336,7 @@ def _difference(
             "whose blocks were assigned to other ranks; give each rank the files it had, use "
             "--fresh to start over, or --warm-start to start from its alphas"
         )
-    if record.get("shape") != mine["shape"]:
+    if record.get("shape") != mine.get("shape", record.get("shape")):  # turns have one each
         return (
             "with blocks cut differently, from a text in place of its store or by another version "
             "of sbm; use --fresh to start over, or --warm-start to start from its alphas"
@@ -371,17 +373,17 @@ def _as_typed(name: str, value: Any) -> str:
     return format_size(value) if name == "mem" else as_typed(value)
 
 
-def _if_there_is_more(record: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
+def _if_there_is_more(record: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the record to resume; None if a finished run must be started over."""
     certificate = record.get("certificate")
-    fell_short = certificate is None or certificate["relative_gap"] > settings.tol
+    fell_short = certificate is None or certificate["relative_gap"] > settings["tol"]
     fell_short = fell_short and not (record.get("best") or {}).get("is_over")
     if not is_finished(record) or not fell_short:
         return record
-    if record["passes"] < settings.max_passes:  # it hit the time limit, or max_passes was raised
-        anew = {"is_done": False, "calibrating": 0, "is_calibrated": False}
+    if record["passes"] < settings["max_passes"]:  # it hit the time limit, or max_passes was raised
+        anew = {"is_done": False, "second": None}
         return {k: v for k, v in record.items() if k != "report"} | anew
-    return None if settings.warm_start is True else record
+    return None if settings["warm_start"] is True else record
 
 
 @contextmanager

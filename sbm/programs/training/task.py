@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.engine import VisitOptions
 from sbm.engine.kernels import (
     BY_CLASS,
     JUDGE,
@@ -19,6 +20,7 @@ from sbm.engine.kernels import (
     types_of,
     types_of_dtype,
 )
+from sbm.engine.machine import usable_threads
 from sbm.engine.memory import MemoryPlan
 from sbm.engine.problems import make_problems
 from sbm.engine.progress import Progress
@@ -151,6 +153,25 @@ class Task:
     def problems(self) -> list[AnyProblem]:
         """The problems of this rank, of all models."""
         return [*self.share.problems, *self.others]
+
+    @property
+    def visiting(self) -> VisitOptions:
+        """How rows are visited."""
+        settings = self.settings
+        return VisitOptions(
+            usable_threads(settings.threads), settings.seed, settings.policy, settings.screen,
+            settings.cache_frac == "auto", settings.max_passes,
+        )  # fmt: skip
+
+    @property
+    def rounds(self) -> str | int:
+        """Rounds of each pass: ``"auto"``, a number, or one for each pass."""
+        return self.settings.rounds
+
+    @property
+    def l1_ratio(self) -> float:
+        """The share of |W| in the penalty of a sparse model."""
+        return self.settings.l1_ratio if self.settings.penalty == "elasticnet" else 1.0
 
     @property
     def loss(self) -> Loss:

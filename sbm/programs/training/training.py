@@ -6,12 +6,13 @@ What it does with the rows is its method's; the loop over passes is `sbm.program
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +28,13 @@ from sbm.plain import dataclass
 from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.state import TrainingState
-from sbm.solver.gap import Certificate
+from sbm.solver.gap import Certificate, GapWatch
 from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
 
 __all__ = ["NO_CACHE", "CommitClock", "Method", "Training", "WholePasses", "final_report"]
 
-_LEAST = 1e-300  # smallest divisor
 _MOST = 1e300  # JSON has no infinity
 
 
@@ -87,6 +87,9 @@ class Method(Protocol):
     def run_pass(self) -> Totals:
         """Read all rows once, or those that are enough."""
 
+    def measure(self) -> None:
+        """Visit all rows once, for `sbm plan`."""
+
     def may_be_done(self, done: Totals) -> bool:
         """Whether the last pass may have reached the tolerance, so that a certificate is due."""
 
@@ -104,6 +107,9 @@ class Method(Protocol):
 
     def read_held_out(self, judge: Judge) -> None:
         """Show the rows that no model learns from to a judge."""
+
+    def second(self, training: Training) -> Self:
+        """Return the method of the second model, whose learners it has, for its training."""
 
     def figures(self, done: Totals) -> dict[str, Any]:
         """Return its own figures of a pass, for the log."""
@@ -123,6 +129,10 @@ class WholePasses:
 
     training: Training
 
+    def measure(self) -> None:
+        """Run a pass."""
+        self.training.method.run_pass()
+
     def next_parts(self, certificate: Certificate | None) -> list[int] | None:
         """Visit all parts in the next pass."""
         return None
@@ -133,6 +143,10 @@ class WholePasses:
 
     def read_held_out(self, judge: Judge) -> None:
         """Refuse: with such rows, the task has another method."""
+        raise NotImplementedError
+
+    def second(self, training: Training) -> Self:
+        """Refuse: there is no second model."""
         raise NotImplementedError
 
     def tell(self, record: dict[str, Any]) -> None:
@@ -225,12 +239,15 @@ class Training:
     seconds : Seconds
     begin : float
         Start of this process, by `sbm.compiled.clock.clock`, moved by the time that is not counted.
+    first : Training or None
+        If this is the training of the second model: that of the first one, which is finished.
     """
 
     job: Job
     run: Run
     make: Callable[[Training], Method]
     state: TrainingState = field(default_factory=TrainingState)
+    first: Training | None = None
 
     def __post_init__(self) -> None:
         job = self.job
@@ -251,7 +268,7 @@ class Training:
 
     def relative(self, gap: float) -> float:
         """Return a gap relative to the dual value now."""
-        return gap / max(abs(self.method.dual), _LEAST)
+        return gap / max(abs(self.method.dual), 1e-300)
 
     @property
     def relative_gaps(self) -> list[float]:
@@ -322,6 +339,26 @@ class Training:
         self.method.reader.disk_before = self.seconds.disk
         self.method.reader.bytes_read = self.state.bytes_read
 
+    def second(self) -> Training:
+        """Return the training of the second model, after the passes that trained both.
+
+        It has a state of its own, as of both until now, and the checkpoints of the first one.
+        """
+        first, second = self.state, copy.copy(self)
+        if first.second is None:
+            first.second = TrainingState(
+                first.passes,
+                list(first.rounds),
+                free_rows=first.free_rows,
+                is_warm=first.is_warm,
+                watch=GapWatch(self.task.tol),
+                mark=asdict(self.seconds),
+            )
+        second.first, second.state, second.validation = self, first.second, None
+        second.task = replace(self.task, max_passes=first.passes + self.task.max_passes)
+        second.method = self.method.second(second)
+        return second
+
     # ------------------------------------------------------------------------------- a pass
 
     def begin_pass(self, rounds: int) -> None:
@@ -347,7 +384,7 @@ class Training:
         with self.seconds.measure("certify"):
             return self.validation.judge(
                 self.state.passes, self.problems, self.method.weights, self.relative(gap),
-                self.method.read_held_out, self.stop_if_asked,
+                self.method.read_held_out, self.job.store.unscaled, self.stop_if_asked,
             )  # fmt: skip
 
     def keep(self, certificate: Certificate) -> None:
@@ -417,6 +454,9 @@ class Training:
             "certificate": certificate.to_dict() if certificate else None,
             "validation": None if self.validation is None else self.validation.figures(),
         }
+        if self.first is not None:
+            self.run.log({"event": "pass of the second model", **record})
+            return
         self.run.log({"event": "pass", **record})
         self.method.tell(record)
 
@@ -424,6 +464,9 @@ class Training:
 
     def commit(self) -> None:
         """Write a checkpoint; call it between two steps."""
+        if self.first is not None:  # whose state has this one
+            self.first.commit()
+            return
         with self._commits.measure(), self.seconds.measure("write"):
             method, arrays = self.method.snapshot()
             if self.validation is not None:

@@ -2,9 +2,9 @@
 
 Memory may be too small for the weights of all classes, or to keep all rows in one part with the
 variables of all classes. The classes are independent. So each turn is an ordinary training of some
-classes on all rows, with a model and a run of its own in the folder of the run, which the same
-command resumes. At the end, the model file is joined from those of the turns, some features at a
-time.
+classes on all rows. All turns have the same run, one after the other; its checkpoints name the turn
+and have the reports of those before it, whose models are in the folder of the run. At the end, the
+model file is joined from those of the turns, some features at a time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from sbm.engine.machine import peak_bytes
 from sbm.errors import MemoryPlanError
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
-from sbm.programs.training.job import Job
+from sbm.programs.training.job import Job, StartPoint
 from sbm.programs.training.needs import plan_of
 from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.programs.training.task import Task
+from sbm.settings import Settings
 from sbm.solver.gap import proven
 from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
-from sbm.store.files import file_checksum, remove
+from sbm.store.files import file_checksum
 from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
@@ -118,58 +119,59 @@ def train_in_turns(
     train : callable
         Runs a training to its end.
     """
-    folder, store, options = run_folder(job.path), job.store, job.options
+    folder, store, options, n = run_folder(job.path), job.store, job.options, len(turns)
     weights = task.read_weights(job.path.parent, options.progress)
     itself = identity(job.asked, store, weights)
-    itself["turns"] = [[turn.start, turn.stop] for turn in turns]
-    mine = {**itself, "shape": None}
-    record = run_to_resume(folder, mine, job.asked, options.resume, store)
-    if (found := finished_model(job.comm, job.path, record)) is not None:
+    record = run_to_resume(folder, itself, options.resume, store)
+    if (finished := finished_model(job.comm, job.path, record)) is not None:
         _remove_all(folder)
-        return found
-    models = [folder / f"classes-{k:05d}.model" for k in range(len(turns))]
-    if record is None or not all(path.exists() for path in models[: len(record["reports"])]):
-        with Run.create(folder, []) as run:
-            _remove_all(folder)
-            run.commit({**itself, "reports": []}, {})
-    with Run.resume(folder, []) as (run, record):
-        reports: list[dict[str, Any]] = record["reports"]
-        if reports:
-            run.continue_log()
-        late = 0.0  # seconds that a turn took after its limit: its last pass, certificate and model
-        for k in range(len(reports), len(turns)):
-            first, last = itself["turns"][k]
-            what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
-            options.progress.stage(f"turn {k + 1} of {len(turns)}: {what}")
-            begin = clock()
-            how, given = replace(options, resume=None), job.asked
-            if (
-                left := seconds_left(given.time_limit, job.begin)
-            ) < math.inf:  # an equal share for each turn
-                share = max(0.0, left / (len(turns) - k) - late)
-                given = replace(given, time_limit=begin - job.begin + share)
-            part = Job(store, models[k], given, how, job.begin, job.comm, classes=turns[k])
-            _, report = train(part)
-            late = max(late, -seconds_left(given.time_limit, job.begin))
-            report["seconds"]["total"] -= begin - job.begin
-            reports = [*reports, report | {"was_finished": False}]  # killed before it was noted
-            run.log({"event": "turn", "classes": [first, last], **report})
-            run.note(reports=reports)
-            remove([run_folder(models[k])])
+        return finished
+    models = [folder / f"classes-{k:05d}.model" for k in range(n)]
+    reports: list[dict[str, Any]] = [] if record is None else record.get("reports", [])
+    is_resumed = record is not None and record.get("turns_left", 0) > 0
+    if not is_resumed or not all(path.exists() for path in models[: len(reports)]):
+        is_resumed, reports = False, []
+        _remove_all(folder)
+    resume, late = None if is_resumed else False, 0.0
+    for k in range(len(reports), n):
+        first, last = turns[k].start, turns[k].stop
+        what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
+        options.progress.stage(f"turn {k + 1} of {n}: {what}")
         begin = clock()
-        report = total_report(reports, job.asked.tol)
-        model = _join(models, store, report)
-        model.save(job.path)
-        report |= {"model": str(job.path), "resumed": record["reports"] != [], "read": job.read}
-        report["seconds"]["total"] += clock() - begin
-        report["peak_rss_bytes"] = peak_bytes()
+        part = Job(
+            store, models[k], _with_its_share(job, n - k, late), replace(options, resume=resume),
+            job.begin, job.comm, classes=turns[k], whole_run=folder,
+            turn={"turns": n, "turns_left": n - k, "reports": reports},
+        )  # fmt: skip
+        _, report = train(part)
+        store, resume = part.store, False  # whose features are scaled
+        # Seconds that it took after its limit: its last pass, certificate and model.
+        late = max(late, -seconds_left(part.asked.time_limit, job.begin))
+        report["seconds"]["total"] -= begin - job.begin
+        reports = [*reports, report | {"was_finished": False}]  # killed before the next one began
+    begin = clock()
+    report = total_report(reports, job.asked.tol)
+    model = _join(models, store, report)
+    model.save(job.path)
+    report |= {"model": str(job.path), "resumed": is_resumed, "read": job.read}
+    report["seconds"]["total"] += clock() - begin
+    report["peak_rss_bytes"] = peak_bytes()
+    with part.open_run(StartPoint(Run.read(folder))) as run:
         run.log({"event": "end", **report})
         run.note(
-            report=report, model_crc32=file_checksum(job.path), passes=report["passes"],
-            certificate=proven(report), is_done=True,
+            report=report, reports=reports, turns_left=0, model_crc32=file_checksum(job.path),
+            passes=report["passes"], certificate=proven(report),
         )  # fmt: skip
-        _remove_all(folder)
-        return Model.load(job.path, most_dense=0), report
+    _remove_all(folder)
+    return Model.load(job.path, most_dense=0), report
+
+
+def _with_its_share(job: Job, turns: int, late: float) -> Settings:
+    """Return the settings of the next turn, whose share of the time is that of each one left."""
+    left = seconds_left(job.asked.time_limit, job.begin)
+    if left == math.inf:
+        return job.asked
+    return replace(job.asked, time_limit=clock() - job.begin + max(0.0, left / turns - late))
 
 
 def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> Model:
@@ -186,9 +188,6 @@ def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> 
 
 
 def _remove_all(folder: Path) -> None:
-    """Remove the models and runs of all turns."""
+    """Remove the models of all turns."""
     for path in folder.glob("classes-*"):
-        if path.is_dir():
-            remove([path])
-        else:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)

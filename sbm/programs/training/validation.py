@@ -36,11 +36,11 @@ from sbm.programs.training.evaluation import (
     choose_metric,
     require_two_classes,
 )
+from sbm.programs.training.task import Task
 from sbm.rows import Arena, Rows
 from sbm.settings import Settings, read_threshold
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, decide
-from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 from sbm.units import format_number
 
@@ -95,10 +95,7 @@ class Validation:
 
     Parameters
     ----------
-    settings : Settings
-    store : BlockStore
-        The training data.
-    problems : sequence of Problem or MultiProblem
+    task : Task
     progress : Progress
 
     Attributes
@@ -116,12 +113,10 @@ class Validation:
         The file is invalid or has no rows, or a label is not in the training data.
     """
 
-    def __init__(
-        self, settings: Settings, store: BlockStore, problems: Sequence[AnyProblem],
-        progress: Progress,
-    ) -> None:  # fmt: skip
+    def __init__(self, task: Task, progress: Progress) -> None:
+        settings, store, problems = task.settings, task.store, task.share.problems
         where = settings.validate
-        self._store, self._progress, self._settings = store, progress, settings
+        self._store, self._progress, self._threshold = store, progress, settings.threshold
         self._path = where if isinstance(where, str) else None
         self.share = where if isinstance(where, float) else 0.0
         self._metric = choose_metric(settings.metric, problems, store)
@@ -192,6 +187,7 @@ class Validation:
         weights: Sequence[Floats],
         gap: float,
         read_held_out: Callable[[Judge], None],
+        unscaled: Callable[[Floats], Floats],
         after_batch: Callable[[], None],
     ) -> bool:
         """Judge weights; return whether they are the best so far.
@@ -209,6 +205,8 @@ class Validation:
             Relative, possibly estimated.
         read_held_out : callable
             Shows the rows that are held out, with these weights, to a judge.
+        unscaled : callable
+            Returns weights for rows that are not scaled, as those of a file are.
         after_batch : callable
             Called after each batch of a file; may raise.
 
@@ -221,7 +219,7 @@ class Validation:
         if self._path is None:
             read_held_out(found)
         else:
-            self._judge_file(found, problems, weights, after_batch)
+            self._judge_file(found, problems, [unscaled(W) for W in weights], after_batch)
         score, best = found.figure, self._best
         if math.isnan(score):
             where = self._path or "the rows held out"
@@ -242,8 +240,8 @@ class Validation:
                 self._best["base_rate"] = found.base_rate
             if found.by_score:
                 self._best["curves"] = found.binary.curves()
-            if self._settings.threshold is not None:
-                costs = read_threshold(self._settings.threshold)
+            if self._threshold is not None:
+                costs = read_threshold(self._threshold)
                 self._best["threshold"] = found.binary.choose_threshold(costs)
         return is_best
 
@@ -251,9 +249,8 @@ class Validation:
         self, found: Evaluation, problems: Sequence[AnyProblem], weights: Sequence[Floats],
         after_batch: Callable[[], None],
     ) -> None:  # fmt: skip
-        plain = [self._store.unscaled(W) for W in weights]
         for rows in self._read_file(sum(W.shape[1] for W in weights)):
-            each = zip(problems, plain, strict=True)
+            each = zip(problems, weights, strict=True)
             found.add(rows.y, [decide(rows, W, problem.bias) for problem, W in each])
             after_batch()
 

@@ -156,8 +156,8 @@ class _EarlierRecord:
             )
         if "turns" in record:
             raise StoreError(
-                f"{folder} trained some classes at a time and kept no alphas; leave out "
-                "--warm-start"
+                f"{folder} trained some classes at a time and kept no alphas of the others; leave "
+                "out --warm-start"
             )
         try:
             shape, was = record["shape"], record["settings"]
@@ -300,19 +300,19 @@ def check_earlier(folders: Sequence[Path], settings: Settings) -> None:
         The run is damaged, or has no alphas.
     """
     before = _EarlierRecord.of(Run.read(folders[0]), folders[0])
-    refuse_other_problem(folders[0], before.settings, settings)
+    refuse_other_problem(folders[0], before.settings, settings.to_dict())
 
 
 def refuse_other_problem(
-    folder: Path, before: Mapping[str, Any], settings: Settings, is_sparse: bool = False
+    folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], is_sparse: bool = False
 ) -> None:
-    """Check that a run with the settings `before` solved the same problem.
+    """Check that a run with the settings `before` solved the same problem as now, `after` it.
 
     Raises `SettingsError` if it did not.
     """
     names = ("loss", "task", "bias", "intercept")
     for name in ("penalty", *names) if is_sparse else names:
-        was, now = before.get(name), getattr(settings, name)
+        was, now = before.get(name), after[name]
         if was != now:
             advice = "leave out --warm-start"
             if not is_sparse:
@@ -329,7 +329,9 @@ def _as_before(name: str, value: object) -> str:
     return f"use {option_name(name)} {value}"
 
 
-def lost_classes(folder: Path, store: BlockStore, settings: Settings, n_outputs: int) -> str | None:
+def lost_classes(
+    folder: Path, store: BlockStore, itself: Mapping[str, Any], n_outputs: int
+) -> str | None:
     """Return a note if a run had other classes because some have lost their rows or labels.
 
     If there are new labels, `PreviousRun` names them. A run with weights by class is not used
@@ -339,7 +341,7 @@ def lost_classes(folder: Path, store: BlockStore, settings: Settings, n_outputs:
     if (record.get("method") or {}).get("family") == "classes":
         return f"{folder} kept its weights by class; starting from zero"
     was, n, now = record.get("settings", {}), record.get("n_labels"), len(store.labels or [])
-    if not n or was["loss"] != settings.loss or was["task"] != settings.task:
+    if not n or any(was[name] != itself["settings"][name] for name in ("loss", "task")):
         return None
     if not has_rows_of(record, store):
         return None
@@ -401,8 +403,8 @@ class PreviousRun:
     folders : sequence of Path
         One folder per rank. The alphas of missing ranks are taken as 0.
     store : BlockStore
-    settings : Settings
-        Settings of the new training.
+    itself : mapping
+        `identity` of the new training.
     problems : sequence of Problem, MultiProblem or OneClass
 
     Attributes
@@ -422,13 +424,13 @@ class PreviousRun:
         self,
         folders: Sequence[Path],
         store: BlockStore,
-        settings: Settings,
+        itself: Mapping[str, Any],
         problems: Sequence[AnyProblem],
     ) -> None:
         self.folder, self._store = folders[0], store
         records = _last_common(folders)
         before = _EarlierRecord.of(records[0], self.folder)
-        self._refuse_others(before, settings, problems, records[0])
+        self._refuse_others(before, itself["settings"], problems, records[0])
         self._sign = -1.0 if is_mirrored(before.positive, problems[0]) else 1.0
         self._is_signed = problems[0].loss.signed
         self._was = earlier_blocks(self.folder, before.blocks, before.files, store)
@@ -441,7 +443,7 @@ class PreviousRun:
             _Process.reopen(folder, record, rows, lists_of)
             for folder, record in zip(folders, records, strict=True)
         ]
-        factor = 1.0 if before.C is None else settings.C / before.C
+        factor = 1.0 if before.C is None else itself["settings"]["C"] / before.C
         self.is_rescaled = factor != 1.0
         self._factors = [
             factor * ray(float(self._first.of("dual_sum", k)[0]), self._first.of("W", k), factor)
@@ -449,11 +451,11 @@ class PreviousRun:
         ]
 
     def _refuse_others(
-        self, before: _EarlierRecord, settings: Settings, problems: Sequence[AnyProblem],
+        self, before: _EarlierRecord, after: Mapping[str, Any], problems: Sequence[AnyProblem],
         record: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Check that the run solved the same problem."""
-        refuse_other_problem(self.folder, before.settings, settings)
+        refuse_other_problem(self.folder, before.settings, after)
         outputs, grown = before.outputs, [problem.n_outputs for problem in problems]
         as_before = len(grown) == len(outputs) or (len(grown) > len(outputs) > 1)
         if before.listed != problems[0].listed or not as_before:

@@ -74,7 +74,9 @@ class CrossValidation(RowMethod):
 
     def held_out(self) -> HeldOut:
         """Return the held-out fold of each learner."""
-        return HeldOut(Folds(self.grid.n_folds, self.training.settings.seed), self.grid.held_out)
+        return HeldOut(
+            Folds(self.grid.n_folds, self.training.task.visiting.seed), self.grid.held_out
+        )
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Return the state of the learners and of the decisions about them."""
@@ -153,7 +155,7 @@ class CrossValidation(RowMethod):
 
     def _next_rounds(self) -> int:
         """Return the rounds of the next pass; ``auto`` is 1, enough for the looser tolerance."""
-        rounds = self.training.settings.rounds
+        rounds = self.training.task.rounds
         if rounds == "auto":
             return 1
         return choose_rounds(rounds, self.engine.plan.n_blocks, self.training.state.rounds)

@@ -46,7 +46,7 @@ class SparseCrossValidation(Columns):
             for k in range(0, len(grid.problems), n)
         ]
         super().__init__(training)
-        self._paths = [sparse_problems(path, training.settings) for path in paths]
+        self._paths = [sparse_problems(path, training.task.l1_ratio) for path in paths]
         # The rows of finished values of C; passes and start of the current one.
         self._table: list[dict[str, Any]] = []
         self._passes, self._begin = -1, 0.0
@@ -55,7 +55,7 @@ class SparseCrossValidation(Columns):
         """Return the held-out fold of each model."""
         grid = self.grid
         n = len(self.training.problems)
-        return HeldOut(Folds(grid.n_folds, self.training.settings.seed), grid.held_out[:n])
+        return HeldOut(Folds(grid.n_folds, self.training.task.visiting.seed), grid.held_out[:n])
 
     @property
     def models(self) -> list[Sequence[SparseFit]]:
@@ -78,7 +78,7 @@ class SparseCrossValidation(Columns):
         done, training = super().run_pass(), self.training
         self._passes += 1
         while len(self._table) < len(self.grid.Cs):
-            is_due = self._passes >= training.settings.max_passes or training.is_late()
+            is_due = self._passes >= training.task.visiting.max_passes or training.is_late()
             if self.worst().relative_gap > training.task.tol and not is_due:
                 break
             self._table.append(self._row())
