@@ -513,5 +513,7 @@ def test_dirt_is_shown_as_split_sees_it(tmp_path: Path) -> None:
     (warning,) = found["warnings"]
     for fact in ("a.csv:3: found inf", "a.csv:4: found 1e39", "a.csv:5: found 3 cells"):
         assert fact in warning
+    with pytest.raises(DataError, match=r"no column 'z' for label"):
+        sbm.columns(path, label="z")
     with pytest.raises(DataError, match=r":3: found inf .*:4: found 1e39 .*:5: found 3 cells"):
         sbm.split(path, tmp_path / "a.sbm")

@@ -23,6 +23,7 @@ from sbm.inputs.columns.kinds import (
     find_roles,
     from_record,
     nameless,
+    no_column,
     refuse_ambiguous,
     with_kind,
 )
@@ -262,6 +263,8 @@ class Columns:
         if not self.columns:
             with problems.noted():
                 self.asked.refuse_unmatched(names, place)
+            if self.asked.label is not None and self.asked.label not in names:
+                problems.add(f"found {no_column(self.asked.label, names, 'label')}")
         problems.check()
         self.label = label if self.label is None else self.label
         return {label, weight, self.label}
