@@ -161,7 +161,7 @@ from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
 from sbm.programs.training.job import Job, TrainOptions
-from sbm.programs.training.needs import shape_of
+from sbm.programs.training.needs import near_capacity, shape_of
 from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
@@ -178,11 +178,13 @@ from sbm.settings import SETTINGS, Settings, nearest
 from sbm.solver.block import Block
 from sbm.solver.byclass import ByClass, Tables, TablesFullError, divide, wake
 from sbm.solver.cache import POLICIES, WorkingSet
+from sbm.solver.conjugate import Preconditioner
 from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
 from sbm.solver.kernels import common as kernels_common_module
 from sbm.solver.kernels.vectors import PLAIN
 from sbm.solver.metric import Metric
+from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.onepass import OnePass, Size, caches_nnz
 from sbm.solver.problem import (
     AnyProblem,
@@ -196,7 +198,7 @@ from sbm.solver.problem import (
 from sbm.solver.proximal import units_for
 from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
-from sbm.solver.sums import exponential
+from sbm.solver.sums import Sums, exponential
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
@@ -353,6 +355,7 @@ __all__ = [
     "LEFT",
     "LIBSVM_REASONS",
     "LOSSES",
+    "MARGIN_ROW",
     "METHODS",
     "METRICS",
     "MOST",
@@ -439,6 +442,7 @@ __all__ = [
     "Part",
     "PassCost",
     "Patience",
+    "Preconditioner",
     "ProbabilityMetrics",
     "Problem",
     "Progress",
@@ -467,6 +471,7 @@ __all__ = [
     "StatusFile",
     "Step",
     "StreamPlan",
+    "Sums",
     "Tables",
     "TablesFullError",
     "Task",
@@ -556,6 +561,7 @@ __all__ = [
     "models_probabilities_module",
     "module_main",
     "names_of",
+    "near_capacity",
     "nearest",
     "no_alphas",
     "number_lines",

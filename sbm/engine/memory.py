@@ -18,6 +18,7 @@ __all__ = [
     "AUTO_BLOCKS",
     "BASE_FRAC",
     "BUFFER_ROW",
+    "DRAWN",
     "MOST_FRAC",
     "OVERHEAD",
     "SLACK",

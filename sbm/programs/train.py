@@ -97,10 +97,11 @@ def train(
         ``pass``, whose model this is, ``rows``, ``threshold``, and ``ended_by``: ``validation``,
         ``tol`` or ``limit``),
         ``solver`` (the last one, except of sparse models: ``dual``, ``newton``, ``interior point``,
-        ``accelerated`` or ``conjugate gradients``), ``switched_after`` (passes of the first
-        solver, or None), ``scale`` (of the problem that is certified), ``scale_rounding`` (most
-        relative rounding of a scaled value, None without), ``rounds`` (of each pass),
-        ``visits``, ``updates``, ``visits_cut_short`` (in the last pass),
+        ``accelerated``, ``conjugate gradients`` or ``method of multipliers``),
+        ``switched_after`` (passes of the first solver, or None), ``scale`` (of the problem
+        that is certified), ``scale_rounding`` (most relative rounding of a scaled value,
+        None without), ``rounds`` (of each pass), ``visits``, ``updates``,
+        ``visits_cut_short`` (in the last pass),
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and ``n_free``
         (support vectors, and those with alpha below its upper bound; left out if the loss has

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from sbm.distributed.comm import Comm
 from sbm.rows import Rows
 
 __all__ = ["ColumnSizes", "Metric", "multiply"]
@@ -59,6 +60,18 @@ class ColumnSizes:
             self.least = min(self.least, values[some].min(initial=np.inf))
             np.add.at(self.squares, indices, values * values)
             np.add.at(self.counts, indices, some.astype(np.float64))
+
+    def of_all(self, comm: Comm) -> "ColumnSizes":
+        """Return the sums over the rows of all ranks."""
+        if comm.size == 1:
+            return self
+        total, numbers = ColumnSizes(len(self.counts)), comm.gather([self.least, self.n_rows])
+        total.least, total.n_rows = float(numbers[:, 0].min()), int(numbers[:, 1].sum())
+        for name in ("squares", "counts"):
+            array = getattr(self, name).copy()
+            comm.add_up(array)
+            setattr(total, name, array)
+        return total
 
     def exponents(self, dtype: npt.DTypeLike) -> npt.NDArray[np.int64]:
         """Return log2 m_j of each weight, for values of this type."""

@@ -33,6 +33,7 @@ from sbm.alphas import Alphas, Dense
 from sbm.distributed.comm import Comm, SerialComm
 from sbm.plain import dataclass
 from sbm.rows import Rows
+from sbm.solver.conjugate import Preconditioner, conjugate_gradients, inner, step_length
 from sbm.solver.gap import SUPPORT, Certificate, Certifier
 from sbm.solver.interior import Near, join, solve_near, vectors
 from sbm.solver.problem import MultiProblem, Problem, Spread, decide
@@ -65,15 +66,10 @@ _PROXIMITY = 0.01  # first ρ
 _LEAST_PROXIMITY = 1e-6  # smaller values count as 0
 _FEW = 4  # rows near a kink, at least, per weight
 _MOST = 1e300
-# Conjugate gradients, as in LIBLINEAR: share of the diagonal in the preconditioner; the step ends
-# if an iteration gains less than this share of the mean gain.
-_DIAGONAL = 0.01
+# Conjugate gradients, as in LIBLINEAR: the step ends if an iteration gains less than this share of
+# the mean gain.
 _FORCING = 0.5
 _CLOSE = 10.0  # gaps to reach that are left: the step must certify them
-# Line search in memory: share of the slope that counts as 0, longest step, most steps of bisection.
-_FLAT = 0.1
-_LONGEST = 8.0
-_HALVINGS = 20
 
 
 @dataclass(frozen=True)
@@ -128,33 +124,6 @@ def respond(problem: Problem, rows: Rows, z: Floats) -> tuple[Floats, Floats]:
     excess = np.maximum(abs(e) - problem.epsilon, 0.0)
     is_outside = (excess > 0.0) | (not problem.epsilon)
     return 2.0 * c * np.copysign(excess, e), 2.0 * c * is_outside
-
-
-def step_length(slope: Callable[[float], float]) -> float:
-    """Return about the minimum of a convex function along a step, given its derivative.
-
-    The result is 1, a whole step, if that is good enough.
-    """
-    least = _FLAT * abs(slope(0.0))
-    low, high, at_high = 0.0, 1.0, slope(1.0)
-    while at_high < -least and high < _LONGEST:
-        low, high = high, 2.0 * high
-        at_high = slope(high)
-    if at_high <= least:
-        return high
-    length = high
-    for _ in range(_HALVINGS):
-        length = 0.5 * (low + high)
-        at = slope(length)
-        if abs(at) <= least:
-            break
-        low, high = (length, high) if at < 0.0 else (low, length)
-    return length
-
-
-def _inner(a: Floats, b: Floats) -> float:
-    """Return a·b without a copy, and without a BLAS."""
-    return float(np.einsum("i,i->", a, b))
 
 
 def _in_turn(parts: list[list[Item]]) -> list[Item]:
@@ -508,6 +477,7 @@ class WideNewton(SmoothNewton):
     def __init__(self, given: Given, pause: Callable[[], None]) -> None:
         super().__init__(given, searches=True)
         self._pause = pause
+        self._inverse = Preconditioner(self.sums, self.ridge)
         self._curvatures: list[list[Floats]] = []
 
     def _matrices(self) -> Floats:
@@ -529,27 +499,24 @@ class WideNewton(SmoothNewton):
         gap of the certificate.
         """
         rows, curvatures = _in_turn(self._rows), _in_turn(self._curvatures)
-        scale = 1.0 / (1.0 + _DIAGONAL * self.sums.add_up(self._H))
-        step, r, Q = np.zeros(len(gradient)), -gradient, 0.0
-        z = scale * r
-        way, rz = z.copy(), _inner(r, z)
-        for number in range(1, 1 + len(step) * (rz > 0)):  # at the optimum, there is no step
-            product = self.sums.multiply(rows, curvatures, way, self._slopes)
+        self._inverse.set(rows, curvatures, self.sums.add_up(self._H))
+        gained = Q = 0.0
+
+        def product(way: Floats) -> Floats:
+            along = self.sums.multiply(rows, curvatures, way, self._slopes)
             self._pause()
-            product += np.multiply(self.ridge, way, out=z)  # new arrays would take longer
-            length = rz / _inner(way, product)
-            step += np.multiply(way, length, out=z)
-            product *= length
-            r -= product
-            gained, Q = Q, -0.5 * (_inner(step, r) - _inner(step, gradient))
+            along += self.ridge * way
+            return along
+
+        def is_enough(number: int, step: Floats, r: Floats, size: float) -> bool:
+            nonlocal gained, Q
+            gained, Q = Q, -0.5 * (inner(step, r) - inner(step, gradient))
             self.visits = number
             is_rough = _CLOSE * within < -Q and number * (gained - Q) <= -_FORCING * Q
-            if is_rough or 0.5 * _inner(r, r) <= 0.1 * within or gained <= Q:
-                break
-            np.multiply(scale, r, out=z)
-            rz, before = _inner(r, z), rz
-            way *= rz / before
-            way += z
+            return is_rough or 0.5 * inner(r, r) <= 0.1 * within or gained <= Q
+
+        step = conjugate_gradients(product, self._inverse.times, gradient, is_enough)
+        self._inverse.clear()
         return step
 
 

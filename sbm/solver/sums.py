@@ -95,6 +95,21 @@ class Sums:
             rows.starts, rows.lengths, rows.indices, rows.values, self.bias, r, out
         )
 
+    def add_gram_of(self, rows: Rows, r: Floats, place: npt.NDArray[np.int32], H: Floats) -> None:
+        """Add Σ r_i x_i x_i', of the weights that have a place in H, to its lower triangle."""
+        self._kernels.gram_of(
+            rows.starts,
+            rows.lengths,
+            rows.indices,
+            rows.values,
+            self.bias,
+            r,
+            place,
+            H,
+            np.empty(len(H), np.int32),
+            np.empty(len(H)),
+        )
+
     def multiply(
         self, pieces: Sequence[Rows], r: Sequence[Floats], v: Floats, outs: Floats
     ) -> Floats:

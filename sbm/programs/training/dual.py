@@ -32,9 +32,11 @@ __all__ = ["Dual", "RowMethod"]
 
 FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the first one
 # Rounds of passes with a proximal term, their growth from pass to pass, and the most. Tables need 7
-# to 50 passes, with two rounds many times more. Late passes must be more exact.
+# to 50 passes, with two rounds many times more. Late passes must be more exact. Several ranks,
+# whose steps are shorter, do as many rounds each.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
 _FIRST_LOOK = 4  # passes before a certificate of one class, if it was not due
+_PATIENCE = 0.5  # share of the passes after which costs do not count if the rest will not do
 _NEAR = 0.1  # relative gap of weights that Newton's method starts from
 
 
@@ -196,7 +198,8 @@ class Dual(RowMethod):
         super().ready()
         job, engine = self.training.job, self.engine
         if engine.reader.units is None and job.task.may_be_proximal and not job.plan.is_whole:
-            units = units_of(job.store, self.training.problems)
+            parts = [job.plan.parts[part] for part in job.own]
+            units = units_of(job.store, self.training.problems, parts, engine.comm)
             if units is not None:
                 engine.use_units(units)
 
@@ -244,7 +247,7 @@ class Dual(RowMethod):
             whole=self.engine.whole_work,
         )  # fmt: skip
         if settings.rounds == "auto" and self.engine.reader.units is not None:
-            least = _PROXIMAL_ROUNDS * _GROWTH**state.passes
+            least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes
             rounds = max(rounds, int(min(_MOST_ROUNDS, least)))
         if settings.rounds != "auto" or not self.engine.whole_work or job.comm.size > 1:
             return rounds
@@ -317,8 +320,10 @@ class Dual(RowMethod):
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= training.task.max_passes
-        work = work_of(job.task)
-        if not work.newton_pays(left, visits, is_enough, state.passes) or not job.can_switch():
+        # Whatever it costs, another method is better than not to converge.
+        pays = not is_enough and state.passes >= _PATIENCE * training.task.max_passes
+        pays = pays or work_of(job.task).newton_pays(left, visits, is_enough, state.passes)
+        if not pays or not job.can_switch():
             return None
         # Weights far from the optimum are a worse start than those of a sample.
         keep = float(state.gaps[-1] <= _NEAR * abs(self.dual))

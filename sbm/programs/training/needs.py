@@ -18,14 +18,28 @@ from sbm.engine.sync import shared_bytes
 from sbm.errors import MemoryPlanError
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.programs.training.task import PROXIMAL_COPIES, Task, is_smooth
+from sbm.solver.conjugate import preconditioner_bytes
 from sbm.solver.problem import OneClass
 from sbm.solver.sums import hessian_bytes, product_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
 __all__ = [
-    "HELD_OUT_BYTES", "accelerates", "check_memory_of_products", "fits", "is_wide", "near_bytes",
-    "near_capacity", "piece_rows", "plan_of", "rows_near", "sample_rows", "shape_of",
+    "HELD_OUT_BYTES",
+    "MOST_PIECES",
+    "accelerates",
+    "check_memory_of_products",
+    "fits",
+    "has_multipliers",
+    "is_wide",
+    "near_bytes",
+    "near_capacity",
+    "near_piece",
+    "piece_rows",
+    "plan_of",
+    "rows_near",
+    "sample_rows",
+    "shape_of",
 ]  # fmt: skip
 
 HELD_OUT_BYTES = 16_000_000  # for decision values; more rows would change little
@@ -33,12 +47,13 @@ HELD_OUT_BYTES = 16_000_000  # for decision values; more rows would change littl
 COMM_BYTES = 5 * 8 * SLICE
 
 _HELD_OUT_ROW = 1  # its fold
-_LEAST_PIECE = 16_000  # rows
+_LEAST_PIECE, MOST_PIECES = 16_000, 64  # rows of a piece of a block; pieces
 _MISSED = 5.0  # factor of safety
 _SEARCH_ROW = 16  # bytes: a decision value, and its change
 # Bytes of a row that is visited many times, besides its variables; and of each problem for which
 # this happens at the same time.
 _VISIT_ROW, _VISIT_AT_ONCE = 24, 24
+_MULTIPLIERS_ROW = 104  # bytes of a row of the method of multipliers, besides its variables
 _LISTS_ROW, _VARIABLES = 120, 48  # bytes of its list, and for each variable, with copies
 _MOST_SHARE = 0.5  # of the memory, of the matrices
 _NEAR = 0.25  # most share of the rows that are near a kink, if memory allows
@@ -199,6 +214,15 @@ def accelerates(task: Task) -> bool:
     return not is_smooth(task.loss) or task.loss.joint or not task.is_uneven
 
 
+def has_multipliers(task: Task) -> bool:
+    """Return whether the method of multipliers takes the place of accelerated descent.
+
+    It does for losses with kinks where columns are of different size.
+    """
+    is_kinked = not is_smooth(task.loss) and not task.loss.joint
+    return is_kinked and not task.problems[0].listed and task.is_uneven
+
+
 def _newton_row_bytes(task: Task) -> int:
     """Return the bytes per row of a second-order training of one model, but near a kink."""
     if task.method != "newton" or task.models > 1:
@@ -206,6 +230,8 @@ def _newton_row_bytes(task: Task) -> int:
     if is_wide(task):
         from sbm.engine.columns import AT_ONCE
 
+        if accelerates(task) and has_multipliers(task):
+            return _MULTIPLIERS_ROW + 16 * len(task.problems)
         first, n = task.problems[0], len(task.problems)
         lists = _LISTS_ROW + _VARIABLES * first.n_outputs if first.listed else 0
         return _VISIT_ROW + _VISIT_AT_ONCE * min(n, AT_ONCE) + 8 * n + lists
@@ -217,7 +243,8 @@ def _bytes_of_matrices(task: Task) -> int:
     if task.method != "newton":
         return 0
     if is_wide(task):
-        return product_bytes(task.n_weights, sum(problem.n_outputs for problem in task.problems))
+        n = sum(problem.n_outputs for problem in task.problems)
+        return product_bytes(task.n_weights, n) + preconditioner_bytes()
     return hessian_bytes(task.n_weights, len(task.problems), is_smooth(task.loss))
 
 
@@ -257,23 +284,31 @@ def near_bytes(task: Task, plan: MemoryPlan) -> int:
     """Return the bytes of the rows near a kink; 0 for methods with a matrix that have none."""
     if task.method != "newton" or is_smooth(task.loss):
         return 0
+    from sbm.solver.newton import MARGIN_ROW
+
     store, n = task.store, len(task.problems)
     capacity = near_capacity(store, plan, n, task.settings.intercept)
-    rows = capacity + min(plan.block_rows, sample_rows(store, smooth=False))
-    return n * rows * _near_row(store)
+    sample = min(plan.block_rows, sample_rows(store, smooth=False))  # it stays where it is
+    rows = n * capacity + near_piece(plan)
+    return max(rows * _near_row(store), MARGIN_ROW * sample)
 
 
 def _near_row(store: BlockStore) -> int:
-    """Return the bytes of a row near a kink."""
+    """Return the bytes of a row near a kink, and of its copy."""
     from sbm.solver.newton import MARGIN_ROW
 
     return MARGIN_ROW + NONZERO_BYTES[store.value_type] * -(-store.nnz // store.n_rows)
 
 
+def near_piece(plan: MemoryPlan) -> int:
+    """Return how many rows of a block are looked at together for those near a kink."""
+    return min(plan.block_rows, max(_LEAST_PIECE, -(-plan.block_rows // MOST_PIECES)))
+
+
 def near_capacity(store: BlockStore, plan: MemoryPlan, n_problems: int, intercept: bool) -> int:
     """Return how many rows near a kink each problem can have."""
+    room = (max(0, plan.left) // _near_row(store) - near_piece(plan)) // n_problems
     sample = min(plan.block_rows, sample_rows(store, smooth=False))
-    room = max(0, plan.left) // (n_problems * _near_row(store)) - sample
     # Alone an intercept may put all rows of the most frequent class at their kink.
     wanted = store.n_rows if intercept else rows_near(store, sample)
     return max(1000, min(room, wanted))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sbm.dataset.sources import numeric_features
 from sbm.distributed.comm import Comm, SerialComm
+from sbm.engine.memory import DRAWN, Part
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.rows import Arena, Rows
@@ -135,7 +136,9 @@ def _deviations(
     return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
 
 
-def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None:
+def units_of(
+    store: BlockStore, problems: Sequence[AnyProblem], parts: Sequence[Part], comm: Comm
+) -> Floats | None:
     """Return the units of weights for training over blocks; None if all are 1.
 
     All rows are read, unless the first ones show that they are not needed.
@@ -144,6 +147,10 @@ def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None
     ----------
     store : BlockStore
     problems : sequence of Problem or MultiProblem
+    parts : sequence of Part
+        Those of this rank.
+    comm : Comm
+        Connects the ranks, which get the same units.
 
     Returns
     -------
@@ -151,13 +158,15 @@ def units_of(store: BlockStore, problems: Sequence[AnyProblem]) -> Floats | None
         See `sbm.solver.proximal`.
     """
     sizes = ColumnSizes(store.n_features + (problems[0].bias > 0))
-    chunks = [*itertools.zip_longest(*store.chunks)]  # the first of each block, and so on
-    for some in chunks:
-        for chunk in filter(None, some):
+    first = [part.chunks[:1] for part in parts[::DRAWN]]
+    others = [part.chunks[k % DRAWN == 0 :] for k, part in enumerate(parts)]
+    for chunks in (first, others):
+        for chunk in itertools.chain(*chunks):
             sizes.add(_rows_of(store, chunk))
-        if some is chunks[0] and units_for(Metric(sizes, store.value_type), problems) is None:
+        units = units_for(Metric(sizes.of_all(comm), store.value_type), problems)
+        if units is None:
             return None
-    return units_for(Metric(sizes, store.value_type), problems)
+    return units
 
 
 def is_uneven(store: BlockStore) -> bool:

@@ -20,9 +20,12 @@ from sbm.engine.learners import Group, Learner, Visit
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
 from sbm.programs.training.dual import RowMethod
 from sbm.programs.training.needs import (
+    MOST_PIECES,
     accelerates,
+    has_multipliers,
     is_wide,
     near_capacity,
+    near_piece,
     piece_rows,
     sample_rows,
 )
@@ -33,13 +36,13 @@ from sbm.rows import Rows
 from sbm.solver.accelerated import Accelerated
 from sbm.solver.gap import Certificate
 from sbm.solver.metric import Metric
+from sbm.solver.multipliers import Multipliers
 from sbm.solver.newton import FullBatch, Given, HingeNewton, SmoothNewton, WideNewton
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
 
 __all__ = ["NewtonSteps", "SecondOrder"]
 
-_PIECES = 64  # more than the pieces of a block
 _NEARLY = 0.5  # relative gap below which the next pass may be the last one
 
 
@@ -80,7 +83,9 @@ class NewtonSteps:
             solver, problem = learner.solver, learner.solver.problem
             assert not isinstance(problem, OneClass)
             given = Given(problem, solver.W, solver.W_seen, engine.team.map, engine.comm)
-            if self._accelerates:
+            if self._accelerates and has_multipliers(task):
+                self.methods.append(Multipliers(given, self._is_late))
+            elif self._accelerates:
                 self.methods.append(Accelerated(given, self._is_late))
             elif is_wide(task):
                 self.methods.append(WideNewton(given, engine.pauses.after_look))
@@ -148,10 +153,12 @@ class NewtonSteps:
         its_own, alphas = _its_rows(visit, learner, len(visit.rows)), list[Alphas]()
         # Rows visited piece after piece need several times as many rounds.
         size = max(1, len(its_own)) if self._accelerates else piece_rows(engine.store)
+        if isinstance(self.methods[k], HingeNewton):
+            size = near_piece(engine.plan)
         self._rows = its_own
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
-            alphas += self.methods[k].add(visit.block.parts[0] * _PIECES + number, rows)
+            alphas += self.methods[k].add(visit.block.parts[0] * MOST_PIECES + number, rows)
         if self.is_stored:
             listed = learner.solver.problem.listed
             stored = join([no_alphas(0, listed), *alphas])
@@ -175,7 +182,8 @@ class NewtonSteps:
                 self.best[k] = certificate
             moving.append(k)
         # The other methods use all threads for each learner.
-        spread, n = (self._engine.team.map, AT_ONCE) if self._accelerates else (map, 1)
+        is_alone = self._accelerates and isinstance(self.methods[0], Accelerated)
+        spread, n = (self._engine.team.map, AT_ONCE) if is_alone else (map, 1)
         moved = list[bool]()
         with self._in_units():
             for first in range(0, len(moving), n):
@@ -187,7 +195,7 @@ class NewtonSteps:
     def _in_units(self) -> Iterator[None]:
         """Give accelerated descent rows whose columns are about equally large."""
         rows = self._rows
-        if not self._accelerates or rows is None:
+        if rows is None or not isinstance(self.methods[0], Accelerated):
             yield
             return
         if self._metric is None:

@@ -193,8 +193,8 @@ class Task:
         store, outputs = self.store, sum(problem.n_outputs for problem in self.problems)
         size = PROXIMAL_COPIES * 8 * self.n_weights * outputs
         is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
-        is_alone = self.share.comm.size == 1 and self.settings.loss != "one_class"
-        return self.method == "dual" and is_alone and is_small and store.value_type != "ones"
+        is_small = is_small and self.settings.loss != "one_class"
+        return self.method == "dual" and is_small and store.value_type != "ones"
 
     @property
     def has_weights(self) -> bool:

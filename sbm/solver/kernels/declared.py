@@ -267,6 +267,10 @@ TYPES = {
         "add_rows": f"{_ROWS} bias:float64 r:float64[1] out:float64[1]",
         "multiply": f"{_ROWS} bias:float64 r:float64[1] v:float64[1] out:float64[1]",
         "add_squares": f"{_ROWS} bias:float64 r:float64[1] out:float64[1]",
+        "gram_of": (
+            f"{_ROWS} bias:float64 r:float64[1] place:int32[1] H:float64[2] own:int32[1] "
+            "x:float64[1]"
+        ),
         "gram": f"""
             {_ROWS} bias:float64 r:float64[1] H:float64[2] dense:float64[2] weight:float64[1]
         """,

@@ -6,6 +6,7 @@ For rows x_i, with the extra feature of value `bias` last if bias > 0, these are
     gram        H   += Σ r_i x_i x_i'
     multiply    out += Σ r_i x_i x_i'v, without H
     add_squares out += Σ r_i x_i², by weight
+    gram_of     H   += Σ r_i x_i x_i', of some weights
 
 H has the lower triangle only. Sparse rows are added by pairs of nonzeros. Rows that fill a good
 part of H are spread out, and eight of them added at a time, which reads and writes H an eighth as
@@ -22,7 +23,7 @@ from numba import njit
 
 from sbm.solver.kernels.common import add, dot
 
-__all__ = ["add_rows", "add_squares", "factorize", "gram", "multiply", "solve"]
+__all__ = ["add_rows", "add_squares", "factorize", "gram", "gram_of", "multiply", "solve"]
 
 _TOGETHER = 8  # rows that are added to H at a time
 _FILLED = 0.3  # share of nonzeros above which rows are spread out
@@ -144,6 +145,45 @@ def gram(starts, lengths, indices, values, bias, r, H, dense, weight):
             held = 0
     if held > 0:
         _add_dense(dense, weight, H)
+
+
+@njit(nogil=True, error_model="numpy")
+def gram_of(starts, lengths, indices, values, bias, r, place, H, own, x):
+    """Add Σ r_i x_i x_i', of the weights that have a place, to the lower triangle of H.
+
+    Parameters
+    ----------
+    starts ... values
+        The rows.
+    bias : float
+    r : (n,) float64
+    place : (n_weights,) int32
+        Of each weight in H, in increasing order, or -1.
+    H : (k, k) float64, added to in place
+    own, x : (k,) int32, float64
+        Scratch.
+    """
+    last = place[len(place) - 1]
+    for i in range(np.uint64(len(starts))):
+        if r[i] == 0.0:
+            continue
+        begin = np.uint64(starts[i])
+        n = 0
+        for p in range(begin, begin + np.uint64(lengths[i])):
+            k = place[np.uint32(indices[p])]
+            if k >= 0:
+                own[n] = k
+                x[n] = 1.0 if values is None else np.float64(values[p])
+                n += 1
+        if bias > 0.0 and last >= 0:
+            own[n] = last
+            x[n] = bias
+            n += 1
+        for p in range(n):
+            of_row = H[own[p]]
+            a = r[i] * x[p]
+            for q in range(p + 1):
+                of_row[own[q]] += a * x[q]
 
 
 @njit(nogil=True, error_model="numpy", fastmath=_REORDERED)
