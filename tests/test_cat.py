@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from helpers import store_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import BlockStore, cli, main, patch
+from inside import BlockStore, cli, main, number_lines, patch
 from slow_parser import slow_parse
 
 import sbm
@@ -51,6 +51,38 @@ def test_text_comes_back(tmp_path_factory, first, second, dtype, nnz):
         for name, store in ((f"c.{kind}", "again.sbm"), ("c.svm", "text.sbm")):
             sbm.split(folder / name, folder / store, blocks=1, shuffle=False, **options)
         assert store_rows(folder / "again.sbm") == store_rows(folder / "text.sbm")
+
+
+DOUBLES = st.one_of(
+    st.floats(),
+    st.integers(-(10**18), 10**18).map(float),
+    st.tuples(st.integers(-(10**8), 10**8), st.integers(0, 12)).map(lambda t: t[0] / 10 ** t[1]),
+    st.integers(-70, 70).map(lambda k: 2.0**k),
+)
+
+
+@given(st.lists(st.lists(DOUBLES, min_size=3, max_size=3), min_size=1, max_size=9))
+def test_numbers_are_written_as_python_writes_them(rows):
+    """Shortest decimals, the closest of those; whole numbers without a point."""
+    numbers, lengths = np.array(rows), np.full(len(rows), 2, np.int32)
+    text = bytes(number_lines(numbers[:, 0], lengths, None, numbers[:, 1:].ravel() + 0.0))
+    expected = [
+        str(int(x)) if x.is_integer() and abs(x) < 2**64 else repr(x) for row in rows for x in row
+    ]
+    assert text.decode().split() == expected
+    assert text.count(b"\n") == len(rows)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_numbers_of_float32_read_back_through_float64(numbers):
+    values, ids = np.array(numbers), np.arange(len(numbers), dtype=np.int64)
+    lengths = np.array([len(values)], np.int32)
+    text = bytes(number_lines(np.zeros(1), lengths, ids, values, is_single=True)).decode()
+    found = [token.split(":") for token in text.split()[1:]]
+    assert [int(one) for one, _ in found] == ids.tolist()
+    assert np.float32([float(x) for _, x in found]).tolist() == numbers
+    short = [(x, y) for (_, x), y in zip(found, numbers, strict=True) if 1e-4 < abs(y) < 1e6]
+    assert all(x == str(np.float32(y)).removesuffix(".0") for x, y in short)
 
 
 def test_words_weights_and_names_come_back(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from sbm.inputs.formats import (
     open_inputs,
 )
 from sbm.inputs.idtable import IdTable
+from sbm.inputs.lines import number_lines
 from sbm.inputs.live import Patience
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.options import InputOptions, Naming
@@ -51,7 +52,6 @@ from sbm.models.model import Model
 from sbm.models.probabilities import has_probabilities, probabilities
 from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
-from sbm.units import format_number
 
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
 
@@ -119,6 +119,22 @@ def _texts_of(model: Model, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return whole if bool((whole == labels).all()) else labels
 
 
+def _lines_of(numbers: npt.NDArray[np.float64], between: str = " ") -> str:
+    """Return a line for each row of a matrix."""
+    n, width = numbers.shape
+    lengths = np.full(n, width - 1, np.int32)
+    text = number_lines(numbers[:, 0], lengths, None, numbers[:, 1:].ravel() + 0.0)
+    return text.tobytes().decode().replace(" ", between)
+
+
+def _lines_from(words: Sequence[str], codes: npt.NDArray[np.integer]) -> str:
+    """Return a line for each code, with the word that it stands for."""
+    lines = np.array([f"{word}\n".encode() for word in words])
+    # Words are padded with zeros, which none has.
+    text: npt.NDArray[np.uint8] = lines[codes].view(np.uint8)
+    return bytes(text[text != 0]).decode()
+
+
 class _Single(Answers):
     """Predictions from one decision value: its sign gives the label; for regression, itself."""
 
@@ -130,7 +146,7 @@ class _Single(Answers):
         )
         super().__init__(self._judge)
         self._model = model
-        self._labels, self._names = np.asarray(model.labels), model.label_names
+        self._labels, self._words = np.asarray(model.labels), model.label_texts()
         self._as_it_is, self._threshold = decision or not model.labels, model.threshold
 
     def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
@@ -146,13 +162,10 @@ class _Single(Answers):
         return {"prediction": _texts_of(self._model, labels)}
 
     def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
-        numbers = z if self._as_it_is else self._labels[(z > self._threshold).astype(np.intp)]
-        values, codes = np.unique(numbers, return_inverse=True)
-        words = np.array([format_number(v) for v in values.tolist()] or [""])
-        if self._names and not self._as_it_is:
-            known = self._labels.tolist()
-            words = np.array([self._names[known.index(v)] for v in values.tolist()] or [""])
-        yield "\n".join(words[codes].tolist()) + "\n"
+        if self._as_it_is:
+            yield _lines_of(z[:, None])
+        elif len(z):
+            yield _lines_from(self._words, (z > self._threshold).astype(np.intp))
 
 
 class _Multi(Answers):
@@ -183,10 +196,9 @@ class _Multi(Answers):
 
     def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
         if self._decision:
-            for row in scores[:, self._order]:
-                yield " ".join(map(format_number, row.tolist())) + "\n"
+            yield _lines_of(scores[:, self._order])
         elif self._top == 1:
-            yield "\n".join(self._words[codes[:, 0]].tolist()) + "\n"
+            yield _lines_from(self._words.tolist(), codes[:, 0])
         else:
             for row in codes:
                 yield self._between.join(self._words[row].tolist()) + "\n"
@@ -240,8 +252,9 @@ class _Probability(_Judged):
         return {**self._labels.columns(scores), **more}
 
     def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
-        for label, row in zip("".join(labels).split("\n")[:-1], p, strict=True):
-            yield self._between.join([label, *map(format_number, row.tolist())]) + "\n"
+        texts = _lines_of(p, self._between).splitlines()
+        for label, text in zip("".join(labels).split("\n")[:-1], texts, strict=True):
+            yield f"{label}{self._between}{text}\n"
 
 
 def _separator(model: Model) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "BY_CLASS",
     "IDS",
     "JUDGE",
+    "LINES",
     "NAMES",
     "PREDICT",
     "PREDICT_SPARSE",
@@ -47,14 +48,15 @@ __all__ = [
 IDS = ("inputs.ids.*",)
 READ_TEXT = ("inputs.text.*", *IDS, "store.rows.gather_rows")
 WEIGHTS = ("inputs.text.parse",)
+LINES = ("inputs.lines.write_lines",)
 NAMES = ("inputs.names.*", "store.sorting.*")
 TABLES = ("inputs.cells.*", "inputs.words.*", "store.sorting.*")
 STORE = (
     "store.rows.encode_rows", "store.rows.encode_numbers", "store.rows.decode_rows",
     "store.rows.decode_numbers", "store.values.*",
 )  # fmt: skip
-PREDICT = ("solver.decision.decide", "solver.decision.best")
-PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best")
+PREDICT = ("solver.decision.decide", "solver.decision.best", *LINES)
+PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best", *LINES)
 JUDGE = ("solver.decision.decide", "solver.decision.assign", "solver.decision.hold_out")
 _DECIDE = ("solver.decision.decide",)
 _ALPHAS = ("store.alphas.*",)

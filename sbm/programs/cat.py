@@ -1,6 +1,6 @@
 """Cat: write the rows of a store as text or as Arrow records, in the order of the sources."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.dataset.batches import text_order
-from sbm.engine.kernels import STORE, prepare, types_of_dtype
+from sbm.engine.kernels import LINES, STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, require_path
 from sbm.inputs.formats import ARROW, format_of
+from sbm.inputs.lines import number_lines
 from sbm.inputs.records import SparseRows, write_rows
 from sbm.programs.predict import opened
 from sbm.rows import Arena
 from sbm.settings import refuse_unknown
 from sbm.store.blocks import BlockStore, require_whole
-from sbm.units import format_number
+from sbm.store.codec import gather_rows
 
 _NNZ = 1 << 17  # nonzeros of rows that are formatted together
 
@@ -79,13 +80,21 @@ def cat(
     opened_store = BlockStore(store)
     require_whole(opened_store)
     progress = Progress.of(progress)
-    prepare("reading", STORE, types_of_dtype(opened_store.manifest["dtype"]), progress)
+    prepare(
+        "reading",
+        (*STORE, *LINES, "store.rows.gather_rows"),
+        types_of_dtype(opened_store.manifest["dtype"]),
+        progress,
+    )
     rows = _batches(opened_store, progress)
     with opened(output) as file:
         assert file is not None
         if format == "libsvm":
-            dtype = np.dtype(opened_store.manifest["dtype"])
-            file.writelines(_text(some, dtype) for some in rows)
+            is_single = opened_store.manifest["dtype"] == "float32"
+            file.writelines(
+                number_lines(some.numbers, some.lengths, some.ids, some.values, is_single)
+                for some in rows
+            )
         else:
             write_rows(rows, file, format, str(store), opened_store.value_type)
     if names is not None:
@@ -106,65 +115,37 @@ def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
     Ids are in ascending order, as LIBLINEAR requires.
     """
     ids, done = store.read_feature_ids(), 0
-    ranks = np.argsort(np.argsort(ids))
+    order_of_ids = np.argsort(ids)
+    ranks = np.empty(len(ids), np.int32)
+    ranks[order_of_ids] = np.arange(len(ids), dtype=np.int32)
+    ids = ids[order_of_ids]
     progress.start("cat", store.n_rows, "rows")
     words = dict(zip(store.labels or [], store.label_names, strict=False))
     for chunks, order in text_order(store):
         n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
         arena = Arena.of(nnz, store.value_type)
         rows = store.read(chunks, arena.room(n, "float64", store.has_weights), 0)
-        chosen = rows.take(order)
-        ends = np.cumsum(chosen.lengths, dtype=np.int64)
+        np.take(ranks, arena.indices, out=arena.indices, mode="clip")
+        ends = np.cumsum(rows.lengths[order], dtype=np.int64)
         first = 0
         while first < n:
             begin = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
-            some = chosen.part(first, last - first)
-            places = np.repeat(
-                some.starts - np.cumsum(some.lengths, dtype=np.int64) + some.lengths,
-                some.lengths,
-            ) + np.arange(int(some.lengths.sum(dtype=np.int64)))
-            begins = np.repeat(np.arange(len(some)) << 32, some.lengths)
-            places = places[np.argsort(begins + ranks[rows.indices[places]])]
-            y: npt.NDArray[Any] = np.asarray(some.y, np.float64)
+            chosen = order[first:last]
+            lengths = np.empty(len(chosen), np.int32)
+            own = Arena.of(int(ends[min(last, n) - 1] - begin), store.value_type)
+            given = rows.starts, rows.lengths, rows.indices, rows.values
+            gather_rows(*given, chosen, lengths, own.indices, own.values)
+            y: npt.NDArray[Any] = np.asarray(rows.y[chosen], np.float64)
             yield SparseRows(
                 [words[label] for label in y.tolist()] if words else y,
-                y, some.lengths, ids[rows.indices[places]],
-                None if rows.values is None else rows.values[places], some.weights,
+                y, lengths, ids[own.indices], own.values,
+                None if rows.weights is None else rows.weights[chosen],
             )  # fmt: skip
             first = last
         done += n
         progress.advance(done, rows=done)
     progress.finish()
-
-
-def _text(rows: SparseRows, dtype: np.dtype[Any]) -> bytes:
-    """Format rows as LIBSVM text, each distinct id and value once.
-
-    A value is the shortest decimal that reads back as the same one of the store's type.
-    """
-
-    def form(value: float) -> str:
-        text = str(dtype.type(value)).removesuffix(".0")
-        return text if dtype.type(float(text)) == value else repr(value)
-
-    tokens = _spread(rows.ids, lambda identity: f" {identity}:")
-    values: Any = "1" if rows.values is None else _spread(rows.values, form)
-    words = (tokens + values).tolist()
-    labels = _spread(rows.numbers, format_number).tolist()
-    lines, begin = [], 0
-    for label, end in zip(labels, np.cumsum(rows.lengths).tolist(), strict=True):
-        lines.append(label + "".join(words[begin:end]) + "\n")
-        begin = end
-    return "".join(lines).encode()
-
-
-def _spread(numbers: npt.NDArray[Any], form: Callable[[Any], str]) -> npt.NDArray[np.object_]:
-    """Return the text of each number."""
-    values, code = np.unique(numbers, return_inverse=True)
-    texts = np.empty(len(values), object)
-    texts[:] = [form(value) for value in values.tolist()]
-    return texts[code]
 
 
 def _names(store: BlockStore) -> Iterator[bytes]:

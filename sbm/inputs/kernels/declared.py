@@ -32,6 +32,12 @@ TYPES = {
         "count": "codes:int32[1] counts:int32[1] most:int64",
         "drop_unknown": "indptr:int64[1] codes:int32[1] values:{values}",
     },
+    "lines": {
+        "write_lines": """
+            firsts:float64[1] lengths:int32[1] ids:int64[1] values:float64[1] precision:int64
+            others:uint8[1] other_ends:int64[1] next_other:int64 out:uint8[1]
+        """,
+    },
     "cells": {
         "find_cells": """
             text:uint8[1] size:int64 separator:int64 quote:int64 width:int64 begins:int32[2]

@@ -268,7 +268,11 @@ class Training:
 
     def relative(self, gap: float) -> float:
         """Return a gap relative to the dual value now."""
-        return gap / max(abs(self.method.dual), 1e-300)
+        return gap / self._size()
+
+    def _size(self) -> float:
+        """Return the absolute dual value now, which takes a look at all weights, above 0."""
+        return max(abs(self.method.dual), 1e-300)
 
     @property
     def relative_gaps(self) -> list[float]:
@@ -276,7 +280,8 @@ class Training:
         state = self.state
         # All passes of a second method are whole.
         n = len(state.gaps) if state.switched_after is None else state.passes - state.switched_after
-        return [self.relative(gap) for gap in state.gaps[len(state.gaps) - n :]]
+        gaps, size = state.gaps[len(state.gaps) - n :], self._size()
+        return [gap / size for gap in gaps]
 
     def passes_left(self) -> float | None:
         """Estimate the number of passes to the tolerance, if the last gaps show a trend."""
