@@ -123,6 +123,17 @@ def test_multipliers_reach_the_optimum(loss: str, tmp_path: Path, monkeypatch: A
     assert report["primal"] == pytest.approx(peer["primal"], rel=2e-6)
 
 
+def test_numbers_beyond_rounding_end_without_a_traceback(tmp_path: Path, monkeypatch: Any) -> None:
+    for name, value in (("MOST_WHOLE", 10**9), ("MOST_FEATURES", 3)):
+        patch(monkeypatch, name, value)
+    X, z = mixed(300, 40)
+    X[:, 0] *= 1e25
+    settings = {"solver": "newton", "max_passes": 5}
+    model, report = sbm.train(make_store(tmp_path, X, z > 0), tmp_path / "m.model", settings)
+    assert np.isfinite(model.W).all()
+    assert 0 < report["relative_gap"] <= 1
+
+
 def test_frequent_columns_are_solved_exactly() -> None:
     """And the others, which few rows have, by the diagonal."""
     random = np.random.default_rng(0)

@@ -35,9 +35,11 @@ def inner(a: Floats, b: Floats) -> float:
 def step_length(slope: Callable[[float], float]) -> float:
     """Return about the minimum of a convex function along a step, given its derivative.
 
-    The result is 1, a whole step, if that is good enough.
+    The result is 1, a whole step, if that is good enough, and 0 if the function does not fall.
     """
     at_low = slope(0.0)
+    if not at_low < 0.0:  # no way down, as far as rounding shows
+        return 0.0
     low, high, at_high, least = 0.0, 1.0, slope(1.0), _FLAT * abs(at_low)
     while at_high < -least and high < _LONGEST:
         low, at_low, high = high, at_high, 2.0 * high

@@ -149,6 +149,7 @@ class Multipliers(FullBatch):
             return _Slice.of(self.problem, self._rows[k], self._before[k], self.W)
 
         self.visits, self._slices = 1, list(self.sums.spread(enter, range(SLICES)))
+        self._is_short = False
         self._diagonals, self._products = np.zeros((2, SLICES, len(self.W)))
         self.sigma = self.sigma or self._first_sigma()
         is_solved = is_late = False
