@@ -203,7 +203,7 @@ FIGURES = {
     # multipliers and its conjugate gradients, 1 of when to switch
     "numeric constants of modules": 630,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
-    "lines kept from the formatter": 317,
+    "lines kept from the formatter": 315,
 }
 _CONSTANT = ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple
 
