@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sbm.programs.tune import tune
     from sbm.settings import Settings
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 __all__ = [
     "DataError",
     "MemoryPlanError",

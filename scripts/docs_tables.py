@@ -24,8 +24,7 @@ from sbm.programs.training.dual import Dual
 from sbm.programs.training.fit import fit
 from sbm.settings import SETTINGS
 from sbm.solver.step import Solver
-from scripts import numbers
-from scripts.bench import everything
+from scripts.bench import pages, results
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -119,23 +118,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "losses": _losses,
     "liblinear": _liblinear,
     "formats": _formats,
-    "numbers": numbers.table,
-    "sparse": numbers.sparse_table,
-    "day": numbers.day,
-    "speed": numbers.speed,
-    "tuning": numbers.tuning,
-    "nightly": numbers.nightly,
-    "bounds": numbers.bounds,
-    "newton": numbers.newton,
-    "conjugate": numbers.conjugate,
-    "heldout": numbers.held_out,
-    "remedies": numbers.remedies,
-    "machines": numbers.machines,
-    "ranktimes": numbers.machine_times,
-    "torture": numbers.torture,
-    "claims": numbers.claims,
-    "demo": numbers.demo,
-    "results": everything.page,
+    **pages.BLOCKS,
+    "results": results.page,
 }
 
 

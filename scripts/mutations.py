@@ -1,8 +1,10 @@
 """Change the package in one place at a time and find the test that fails.
 
-    python -m scripts.mutations                            # the table of important lines below
-    python -m scripts.mutations --random 150 --seed 1      # random changes instead
-    python -m scripts.mutations --random 20 --in sbm/store --tests tests/test_blocks.py
+    python -m scripts.mutations --seed 1 -o scripts/results/mutations    # 150 changes
+    python -m scripts.mutations -n 20 --in sbm/store --tests tests/test_blocks.py
+
+Places are found in syntax trees: comparisons, arithmetic, conditions, constants, dropped calls,
+raises and updates, results, functions.
 
 First the tests run once to record which of them reach which line. Then each mutation is applied to
 a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
@@ -12,7 +14,6 @@ pass in the copy without it.
 
 import argparse
 import ast
-import functools
 import json
 import os
 import random
@@ -42,7 +43,7 @@ JOBS = 2
 class Mutation:
     """A change in one place."""
 
-    name: str  # what it breaks; for random ones, the line and the change
+    name: str  # the line and the change
     file: str  # relative to the top of the tree
     line: int  # from 1
     begin: int  # the bytes of the file that `new` replaces
@@ -56,55 +57,6 @@ class Mutation:
         path.write_bytes(whole[: self.begin] + self.new.encode() + whole[self.end :])
 
 
-@dataclass(frozen=True)
-class Line:
-    """An important expression or statement of a function, in whatever file it is."""
-
-    name: str  # what the change breaks
-    function: str  # with the classes and functions around it
-    old: str  # the expression or statement, however it is laid out
-    new: str
-
-    def mutation(self, root: Path = ROOT) -> Mutation:
-        """Return the change in a tree.
-
-        Raises `ValueError` if the functions of this name do not have the line exactly once.
-        """
-        old = ast.unparse(ast.parse(self.old))
-        places = {
-            (file, node.lineno, *span)
-            for file in sorted((root / "sbm").rglob("*.py"))
-            if self.function.rpartition(".")[2] in (text := file.read_text("utf-8"))
-            for function in _functions(_parse(text), self.function.split("."))
-            for node, span in _spans(function, text)
-            if ast.unparse(node) == old
-        }
-        if len(places) != 1:
-            raise ValueError(f"{self.function} has {self.old!r} {len(places)} times, not once")
-        file, line, begin, end = places.pop()
-        return Mutation(self.name, file.relative_to(root).as_posix(), line, begin, end, self.new)
-
-
-@functools.cache
-def _parse(text: str) -> ast.Module:
-    return ast.parse(text)
-
-
-def _functions(tree: ast.AST, path: Sequence[str]) -> Iterator[ast.AST]:
-    """Yield what has a name in a tree, given the names around it."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from _functions(node, path)
-        elif node.name == path[0]:
-            yield from _functions(node, path[1:]) if path[1:] else [node]
-
-
-def _spans(tree: ast.AST, text: str) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Yield expressions and statements, with their first byte in a file and the one after."""
-    span = _spans_in(text.encode())
-    yield from ((n, span(n)) for n in ast.walk(tree) if isinstance(n, ast.expr | ast.stmt))
-
-
 def _spans_in(data: bytes) -> Callable[[Any], tuple[int, int]]:
     """Return a function of a node that finds its first byte in a file and the one after."""
     starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
@@ -116,192 +68,71 @@ def _spans_in(data: bytes) -> Callable[[Any], tuple[int, int]]:
     return span
 
 
-LINES = (
-    Line(
-        "sign of the step of weights", "make_solve.solve",
-        "add(indices, values, begin, end, w, step * sign)",
-        "add(indices, values, begin, end, w, -step * sign)",
-    ),
-    Line(
-        "shrinking: which rows later rounds leave out", "make_solve.solve",
-        "rank < -limit",
-        "rank < limit",
-    ),
-    Line(
-        "state of the permutation's generator", "begin_round",
-        "state[0] = permute(order, chunks, state[0])",
-        "permute(order, chunks, state[0])",
-    ),
-    Line(
-        "damping of the step of weights by several ranks", "add_damped",
-        "w[j] += v * damping[code[j]]",
-        "w[j] += v",
-    ),
-    Line(
-        "bound of a margin's rounding in the certificate", "rounding",
-        "(np.float64(n) + 4.0) * _HALF_ULP * size",
-        "0.0 * size",
-    ),
-    Line(
-        "home rule: a cached row's alpha leaves its block", "spill",
-        "0.0 if keep[i] else alpha[i]",
-        "alpha[i]",
-    ),
-    Line(
-        "the cache's copy of a row wins", "merge",
-        "moving[np.uint32(first + row[i])] = False",
-        "moving[np.uint32(first + row[i])] = True",
-    ),
-    Line(
-        "evicted are handed back", "spill",
-        "alpha[i] != 0.0",
-        "alpha[i] > 1.0",
-    ),
-    Line(
-        "seed of a solver", "Solver.__init__",
-        "np.random.SeedSequence([seed, 1])",
-        "np.random.SeedSequence([1])",
-    ),
-    Line(
-        "certificate at fixed W", "Certifier.add",
-        "self._problem.certify(rows, alpha, self._W, self.W_alpha)",
-        "self._problem.certify(rows, alpha, self.W_alpha, self.W_alpha)",
-    ),
-    Line(
-        "gap of W that has drifted", "_Separable.bounds",
-        "gap + 0.5 * squared_norm(W, W_alpha)",
-        "gap",
-    ),
-    Line(
-        "checksum of an array", "_decode_array",
-        'zlib.crc32(data) != entry["crc32"]',
-        "False",
-    ),
-    Line(
-        "checksum of a record", "decode_record",
-        'checksum(content) != outer["crc32"]',
-        "False",
-    ),
-    Line(
-        "names of a checkpoint's files are durable before the record", "Run.commit",
-        "sync_folder(self.folder)",
-        "None",
-    ),
-    Line(
-        "fsync before the rename", "open_atomically",
-        "sync(handle, path)",
-        "None",
-    ),
-    Line(
-        "blocks are durable before the manifest names them", "BlockWriter._close",
-        "sync(file.fileno(), path)",
-        "None",
-    ),
-    Line(
-        "alphas are durable before the record names them", "Run.commit",
-        "_sync(self.folder / file)",
-        "None",
-    ),
-    Line(
-        "the record of a commit comes last", "Run.commit",
-        'self._write_state(name, container.encode("state", state, level=None))',
-        '(self._write_record({**position, "state": name, "state_crc32": 0, "files": [], "alphas": {}}), self._write_state(name, container.encode("state", state, level=None)))[1]',  # noqa: E501
-    ),
-    Line(
-        "links in a store lead nowhere", "_open_own",
-        "flags | os.O_NOFOLLOW",
-        "flags",
-    ),
-    Line(
-        "machine code that others can write", "_is_ours",
-        "status.st_uid in (os.geteuid(), 0, package.st_uid) and not others",
-        "True",
-    ),
-    Line(
-        "manifest of a shard last", "_deal",
-        "shard = Shard(number, len(partials))",
-        "shard = Shard(number, len(partials)); files.copy(whole / store_files.MANIFEST, partial)",
-    ),
-    Line(
-        "two buffers in the memory plan", "RowSizes.blocks",
-        "2 * max(p.nnz for p in parts)",
-        "max(p.nnz for p in parts)",
-    ),
-    Line(
-        "the larger label is the positive one", "_positive_code",
-        "int(np.argmax(labels))",
-        "int(np.argmin(labels))",
-    ),
-    Line(
-        "labels of a model ascend", "model_codes",
-        "sorted(range(len(labels)), key=labels.__getitem__)",
-        "list(range(len(labels)))",
-    ),
-    Line(
-        "tolerance is that of the relative gap", "fit",
-        "certificate.relative_gap",
-        "certificate.gap",
-    ),
-    Line(
-        "no commit of a block that cannot be read ahead", "snapshot",
-        "coming is not None and engine.reader.failure is not None",
-        "False",
-    ),
-    Line(
-        "resume: identity has the data", "identity",
-        'checksum([known[b["file"]] for b in store.manifest["blocks"]])',
-        "0",
-    ),
-)  # fmt: skip
-
-
-# -------------------------------------------------------------------------------- random changes
-
+# What each operator becomes.
 _OTHER = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.Add: "-",
     ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.And: "or",
     ast.Or: "and", ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<",
 }  # fmt: skip
+_SWAPPED = {
+    "min": "max",
+    "max": "min",
+    "zeros": "ones",
+    "ones": "zeros",
+    "any": "all",
+    "all": "any",
+}
 
 
 def draw(n: int, seed: int, below: Sequence[str] = ("sbm",), root: Path = ROOT) -> list[Mutation]:
-    """Draw random changes: constants, comparisons, operators, conditions and removed calls."""
-    files = sorted(
-        file for top in below for file in ([root / top] if (root / top).is_file()
-        else (root / top).rglob("*.py"))
-    )  # fmt: skip
-    places = [(file, *change) for file in files for change in _changes(file.read_text("utf-8"))]
-    chosen = random.Random(seed).sample(places, min(n, len(places)))
-    found = []
-    for file, line, begin, end, new in chosen:
-        whole = file.read_bytes()
-        name = file.relative_to(root).as_posix()
-        old = whole[begin:end].decode()
-        what = f"{name}:{line} {' '.join(old.split())[:60]} -> {new}"
-        found.append(Mutation(what, name, line, begin, end, new))
-    return found
+    """Draw random changes, of each kind equally many as far as there are.
+
+    Constants are one kind of many, so a plain draw would be mostly of them.
+    """
+    choose = random.Random(seed)
+    kinds: dict[str, list[Mutation]] = {}
+    for top in below:
+        for file in [root / top] if (root / top).is_file() else sorted((root / top).rglob("*.py")):
+            for kind, mutation in _changes(file, file.relative_to(root).as_posix()):
+                kinds.setdefault(kind, []).append(mutation)
+    for found in kinds.values():
+        choose.shuffle(found)
+    drawn: list[Mutation] = []
+    while len(drawn) < n and any(kinds.values()):
+        drawn += [found.pop() for found in kinds.values() if found]
+    return drawn[:n]
 
 
-def _changes(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield line, first and last byte, and new text of each change that a file allows."""
-    data = text.encode()
+def _changes(path: Path, name: str) -> Iterator[tuple[str, Mutation]]:
+    """Yield the kind and the change for each place of a file that allows one."""
+    data = path.read_bytes()
     span = _spans_in(data)
 
-    def sign(left: Any, right: Any, operator: Any) -> Iterator[tuple[int, int, int, str]]:
-        between = data[span(left)[1] : span(right)[0]].decode()
-        word = re.search(r"not in|is not|[a-z]+|[^\s\w()#\\]+", between)
-        if type(operator) in _OTHER and word is not None and word[0] != ",":
-            first = span(left)[1] + len(between[: word.start()].encode())
-            line = data[:first].count(b"\n") + 1
-            yield line, first, first + len(word[0]), _OTHER[type(operator)]
+    def text(node: Any) -> str:
+        return data[slice(*span(node))].decode()
 
-    for node in _nodes(ast.parse(text)):
+    def change(node: Any, new: str, part: tuple[int, int] | None = None) -> Mutation:
+        begin, end = part or span(node)
+        line = data[:begin].count(b"\n") + 1
+        old = " ".join(data[begin:end].decode().split())[:60]
+        return Mutation(f"{name}:{line} {old} -> {new}", name, line, begin, end, new)
+
+    def sign(left: Any, right: Any, operator: Any) -> Iterator[tuple[str, Mutation]]:
+        begin, end = span(left)[1], span(right)[0]
+        word = re.search(r"not in|is not|[a-z]+|[^\s\w()#\\]+", data[begin:end].decode())
+        if type(operator) in _OTHER and word is not None and word[0] != ",":
+            first = begin + len(data[begin:end].decode()[: word.start()].encode())
+            part = first, first + len(word[0].encode())
+            kind = "comparison" if isinstance(operator, ast.cmpop) else "arithmetic"
+            yield kind, change(left, _OTHER[type(operator)], part)
+
+    for node in _nodes(ast.parse(data)):
         match node:
             case ast.Constant(value=bool()):
-                yield node.lineno, *span(node), str(not node.value)
+                yield "constant", change(node, str(not node.value))
             case ast.Constant(value=int() | float() as number):
-                yield node.lineno, *span(node), repr(number + 1)
+                yield "constant", change(node, repr(number + 1))
             case ast.Compare(comparators=[right]):
                 yield from sign(node.left, right, node.ops[0])
             case ast.BinOp():
@@ -309,12 +140,20 @@ def _changes(text: str) -> Iterator[tuple[int, int, int, str]]:
             case ast.BoolOp():
                 yield from sign(node.values[0], node.values[1], node.op)
             case ast.UnaryOp(op=ast.Not()):
-                yield node.lineno, *span(node), f"bool({data[slice(*span(node.operand))].decode()})"
+                yield "condition", change(node, f"bool({text(node.operand)})")
             case ast.If() | ast.While() | ast.IfExp():
-                test = data[slice(*span(node.test))].decode()
-                yield node.test.lineno, *span(node.test), f"(not ({test}))"
+                yield "condition", change(node.test, f"(not ({text(node.test)}))")
             case ast.Expr(value=ast.Call()):
-                yield node.lineno, *span(node), "pass"
+                yield "call", change(node, "pass")
+            case ast.Raise() | ast.AugAssign():
+                yield "statement", change(node, "pass")
+            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+                yield "result", change(value, "None")
+            case ast.Call(func=ast.Name(id=word)) if word in _SWAPPED:
+                yield "function", change(node.func, _SWAPPED[word])
+            case ast.Call(func=ast.Attribute(attr=word) as func) if word in _SWAPPED:
+                end = span(func)[1]
+                yield "function", change(func, _SWAPPED[word], (end - len(word), end))
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -558,14 +397,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, help="write OUTPUT.md")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
-    parser.add_argument("--random", type=int, default=0, help="draw this many instead of the table")
+    parser.add_argument("-n", dest="number", type=int, default=150, help="number of changes")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--in", dest="below", nargs="+", default=["sbm"], help="draw from these")
     parser.add_argument("--tests", nargs="+", default=[], help="for pytest")
     args = parser.parse_args(argv)
-    drawn = [line.mutation() for line in LINES]
-    if args.random:
-        drawn = draw(args.random, args.seed, args.below)
+    drawn = draw(args.number, args.seed, args.below)
     found = run([m for m in drawn if args.only in m.name], args.tests)
     text = report_of(found)
     print(text, end="")

@@ -1,12 +1,13 @@
 """Check what a release would publish, in fresh environments and a fresh clone.
 
-    python -m scripts.release -o scripts/results/release
+    python -m scripts.release --keep dist
     python -m scripts.release --pythons python3.13 --no-clone
 
 Builds wheel and source archive from a clone of HEAD, and checks them and README with twine. Each
 is installed into a new environment of each Python, with its dependencies from the package index,
 where it trains, predicts and reports on ``data/sample.svm``. The first Python also gets the wheel
-with its extras and the lowest versions that ``pyproject.toml`` allows. Then the demo and the tests
+with its extras and the lowest versions that ``pyproject.toml`` allows, the last one with its extras
+and the newest versions that the package index has. Then the demo and the tests
 run in the clone, with an empty home folder.
 """
 
@@ -93,11 +94,15 @@ def lowest(pyproject: Path) -> list[str]:
 
 
 def _install(
-    python: str, path: str, archive: Path, folder: Path, constraints: Sequence[str] = ()
+    python: str, path: str, archive: Path, folder: Path, constraints: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Install into a new environment and use it; a row of the report."""
+    """Install into a new environment and use it; a row of the report.
+
+    Constraints are versions of dependencies; if they are given, extras are installed, too.
+    """
     kind = "wheel" if archive.suffix == ".whl" else "source archive"
-    kind += ", lowest dependencies" if constraints else ""
+    if constraints is not None:
+        kind += f", extras, {'lowest' if constraints else 'newest'} dependencies"
     tell(f"{python}: {kind}")
     home = folder / f"{python}-{archive.suffix[1:]}"
     home.mkdir()
@@ -106,14 +111,14 @@ def _install(
     pip: list[str | Path] = [programs / "pip", "install", "-q", "--disable-pip-version-check"]
     what = str(archive)
     smoke: Sequence[str] = SMOKE
-    if constraints:
+    if constraints is not None:
         (home / "lowest.txt").write_text("\n".join(constraints))
         what += f"[{','.join(EXTRAS)}]"
         pip += ["-c", home / "lowest.txt"]
         smoke = (*SMOKE, *SMOKE_OF_EXTRAS)
     first = _run([*pip, what], home)
     shutil.copyfile(ROOT / "data/sample.svm", home / "sample.svm")
-    code = f"PATH={programs}:$PATH; set -e; " + "; ".join(smoke)
+    code = f"unset PYTHONPATH; PATH={programs}:$PATH; set -e; " + "; ".join(smoke)
     seconds = _run(["sh", "-c", code], home).seconds
     version = _run([programs / "python", "--version"], home).stdout.split()[1]
     shutil.rmtree(home)
@@ -149,10 +154,11 @@ def check(args: argparse.Namespace, report: Report) -> None:
         _run(["git", "clone", "-q", ROOT, clone], folder)
         archives = _build(clone, folder)
         report.data["twine check --strict"] = ", ".join(f"{a.name} passed" for a in archives)
-        first, *_ = found
+        first, last = args.pythons[0], args.pythons[-1]
         wheel = next(archive for archive in archives if archive.suffix == ".whl")
         bounds = lowest(clone / "pyproject.toml")
-        report.rows.append(_install(first, str(found[first]), wheel, folder, bounds))
+        for python, versions in ((first, bounds), (last, ())):
+            report.rows.append(_install(python, str(found[python]), wheel, folder, versions))
         for python, path in found.items():
             for archive in archives:
                 report.rows.append(_install(python, str(path), archive, folder))
@@ -160,12 +166,17 @@ def check(args: argparse.Namespace, report: Report) -> None:
             for command, minutes, lines in _in_clone(clone, folder / "home"):
                 report.data[f"{command}, minutes"] = minutes
                 report.tables[command] = [{"line": line} for line in lines]
+        if args.keep is not None:
+            args.keep.mkdir(exist_ok=True)
+            for archive in archives:
+                shutil.copy2(archive, args.keep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; exit code 0 done, 1 a step failed, 2 usage."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("-o", dest="prefix", type=Path, help="write PREFIX.json and PREFIX.md")
+    parser.add_argument("--keep", type=Path, help="folder for the archives that passed")
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, help="default: 3.11 to 3.13")
     parser.add_argument("--no-clone", action="store_true", help="without the demo and the tests")
     args = parser.parse_args(argv)

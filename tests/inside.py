@@ -314,6 +314,7 @@ _PLACES = {
     "picture._CELLS": "sbm.programs.reporting.picture",
     "plan": "sbm.programs.plan",
     "plan_stream": "sbm.programs.streaming.state",
+    "streaming.system_limit": "sbm.programs.streaming.state",
     "put_in_place": "sbm.dataset.destination",
     "replace_weights": "sbm.programs.training.dual",
     "machine.resident_bytes": "sbm.engine.machine",

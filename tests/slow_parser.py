@@ -127,8 +127,8 @@ def _number(word: bytes, shown: bytes, dtype: str, expected: str) -> float:
         number = float("inf")
     if abs(number) == float("inf"):
         raise _RefusedError(
-            f"found {_show(shown)}, too large for the value type (limit: float64 1.79e308, "
-            "float32 3.4e38; see --dtype)"
+            f"found {_show(shown)}, too large: --dtype float32 holds up to 3.4e38, and "
+            "--dtype float64 up to 1.79e308"
         )
     return number
 

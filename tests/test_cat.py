@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from helpers import store_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import BlockStore, cli, patch
+from inside import BlockStore, cli, main, patch
 from slow_parser import slow_parse
 
 import sbm
@@ -110,3 +110,13 @@ def test_expired_sources_are_left_out(tmp_path):
     assert (tmp_path / "out.svm").read_text() == "2 1:1\n" * 3
     assert BlockStore(tmp_path / "s.sbm").n_rows == 3
     assert np.loadtxt(tmp_path / "out.svm", usecols=0).tolist() == [2, 2, 2]
+
+
+def test_rows_go_to_standard_output(tmp_path, capfd):
+    text = "1 1:1 2:0.5\n-1 2:1\n"
+    (tmp_path / "a.svm").write_text(text)
+    sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm")
+    for more, code, out in (([], 0, text), (["--json"], 2, "")):
+        with pytest.raises(SystemExit) as end:
+            main(["cat", str(tmp_path / "a.sbm"), "-o", "-", *more])
+        assert (end.value.code, capfd.readouterr().out) == (code, out)

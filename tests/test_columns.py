@@ -203,6 +203,9 @@ def test_lists_vectors_structs_and_decimals_are_read(way: str, tmp_path: Path) -
 
 CODES = [f"{k * 2654435761 % 2**32:08x}" for k in range(40)]
 MANY = [*range(200)]
+# Odd numbers with one meaning, and cells without one.
+ODD = ["(5)", "\u22125", "\u20135", "1,00,000", "1_000", "1\u2019000", "5 €", "US$5", "5 %"]
+WRONG = ["oops", "12 apples", "n.a.", "#DIV/0!", "5-", "0x1F"]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +219,9 @@ MANY = [*range(200)]
         ("a", ["1.234,5", "7"], "number", "decimal comma"),
         ("a", ["1", "NA", "2", "null", "--"], "number", "60 % missing"),
         ("a", ["1"] * 9 + ["unknown"], "number", "10 % are 'unknown', read as missing"),
+        *(("a", [*"123456789", odd], "number", "10 %") for odd in ODD),
+        *(("a", [*"123456789", odd], "number", "distinct") for odd in ("1e5", "+3")),
+        *(("a", [*"123456789", odd], "number", f"{odd!r}, read as missing") for odd in WRONG),
         ("a", ["1", "2", "3x"], "category", "3 distinct words"),
         ("a", ["00501", "94110"], "category", "leading zeros"),
         ("a", CODES, "category", "40 distinct words"),
@@ -233,6 +239,13 @@ MANY = [*range(200)]
         ("a", ["31.01.2026"], "date", "%d.%m.%Y"),
         ("a", ["2026-01-31 10:00:00", "2026-01-31T12:30Z", "NA"], "date", "with a time"),
         ("a", ["2026-02-30", "2026-02-01"], "category", "2 distinct"),
+        ("a", ["2026-02-01"] * 9 + ["0000-00-00"], "date", "'0000-00-00', read as missing"),
+        ("a", ["true", "false", "true"] * 3 + ["maybe"], "flag", "'maybe', read as missing"),
+        ("a", ["11/30/25", "1/2/99"], "date", "1999-01-02 to 2025-11-30 (%m/%d/%y)"),
+        ("a", ["30.11.68", "1.2.69"], "date", "1969-02-01 to 2068-11-30 (%d.%m.%y)"),
+        ("a", ["30-Nov-25", "1-Feb-26"], "date", "2025-11-30 to 2026-02-01 (%d-%b-%y)"),
+        ("a", ["11/30/2025", "1/2/26"], "category", "2 distinct"),
+        ("a", ["01/02/2026"], "date", "%d/%m/%Y would fit, too"),
         ("a", list(map(str, MANY)), "id", "each is the one before plus 1"),
         ("a", [str(3 * k * k) for k in MANY], "number", "200 distinct"),
         ("a", [f"u{k}" for k in MANY], "id", "all differ"),
@@ -265,6 +278,9 @@ def test_numbers_of_all_spellings_are_equal(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,y\n" + "".join(f'"{cell}",1\n' for cell in cells))
     rows = features_of(tmp_path / "a.csv", tmp_path, column=["a=number"])
     assert rows == [{"a": 1234.5}] * 7 + [{"a=(missing)": 1}] * 2
+    odd = ["(1_234.5)", "\u22121,234.5", "\u20131234.5", "(€\u00a01\u2019234.5)", "-1234.5 kr"]
+    (tmp_path / "a.csv").write_text("a,y\n" + "".join(f'"{cell}",1\n' for cell in odd))
+    assert features_of(tmp_path / "a.csv", tmp_path) == [{"a": -1234.5}] * 5
     (tmp_path / "a.csv").write_text("a;y\n1.234,5;1\n1234,5;0\n(1234,5);0\n")
     rows = features_of(tmp_path / "a.csv", tmp_path, sep=";", decimal=",")
     assert rows == [{"a": 1234.5}, {"a": 1234.5}, {"a": -1234.5}]
@@ -303,6 +319,22 @@ def test_headerless_and_encoded_text_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"\xff1,2\n")
     with pytest.raises(DataError, match=r"not ascii .* another"):
         sbm.split(path, format="csv", encoding="ascii", header=False, label="1")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_kinds_are_inferred_from_several_files(ending: str, tmp_path: Path) -> None:
+    for k in range(120):
+        folder = tmp_path / f"day={k % 9}"
+        folder.mkdir(exist_ok=True)
+        x = None if k < 3 else k / 2
+        table = pa.table({"u": [f"u{k}"], "x": [x], "n": [k if k else "1e1"], "label": [k % 2]})
+        write = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
+        write(table, folder / f"{k:03d}.{ending}")
+    found = sbm.columns(f"{tmp_path}/day=*/*")["columns"]
+    kinds = {one["name"]: one["kind"] for one in found}
+    assert kinds == {
+        "label": "label", "u": "id", "x": "number", "n": "number", "day": "number"
+    }  # fmt: skip
 
 
 def test_partitions_are_columns(tmp_path: Path) -> None:
@@ -467,3 +499,21 @@ def test_written_kinds_keep_their_numbers(tmp_path):
     text = (tmp_path / "a.svm").read_text()
     assert (tmp_path / "b.svm").read_text() == text
     assert len({line.split()[1] for line in text.splitlines()}) == 3
+
+
+def test_dirt_is_shown_as_split_sees_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(", x,c, y,\n0,1,a,0,\n1,inf,b,1,\n2,1e39,a,0,\n3,2,b\n4,7,b,1,\n")
+    found = sbm.columns(path)
+    kinds = {one["name"]: one["kind"] for one in found["columns"]}
+    assert kinds == {
+        "y": "label", "(column 1)": "ignored", "x": "number", "c": "category",
+        "(column 5)": "ignored",
+    }  # fmt: skip
+    (warning,) = found["warnings"]
+    for fact in ("a.csv:3: found inf", "a.csv:4: found 1e39", "a.csv:5: found 3 cells"):
+        assert fact in warning
+    with pytest.raises(DataError, match=r"no column 'z' for label"):
+        sbm.columns(path, label="z")
+    with pytest.raises(DataError, match=r":3: found inf .*:4: found 1e39 .*:5: found 3 cells"):
+        sbm.split(path, tmp_path / "a.sbm")

@@ -209,3 +209,15 @@ def test_streams_have_quadratic_features(tmp_path: Path) -> None:
     sbm.stream(text, tmp_path / "s.model", resume=True)
     with pytest.raises(SettingsError, match="quadratic is ab, but"):
         sbm.stream(text, tmp_path / "s.model", options={"quadratic": "ab"}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [([["a"], ["b", "c"]], "words"), ([[1], [2, 3]], "ids"), ([[0.5]] * 2, "vector")],
+)
+def test_lists_cannot_be_crossed(cells, kind):
+    table = pa.table({"a": cells, "b": ["x", "y"], "label": [0, 1]})
+    with pytest.raises(
+        DataError, match=f"column a cannot be crossed, as it is {kind}; cross another"
+    ):
+        sbm.columns(table, cross=["a:b"])

@@ -1,8 +1,10 @@
 """Every benchmark and experiment of scripts/ runs at toy size, and its facts hold."""
 
+import ast
 import importlib.util
 import json
 import math
+import re
 import sys
 
 import pytest
@@ -32,26 +34,22 @@ def run_script(tmp_path, name, *arguments):
     return report
 
 
-# -------------------------------------------------------------------------------- benchmarks
+# ----------------------------------------------------------------------------------- results
 
-BENCHMARKS = load_script("bench.__main__").BENCHMARKS
-
+results, texts = load_script("bench.results"), load_script("bench.texts")
+pages = load_script("bench.pages")
+# The blocks of pages that one result fills.
+SHOWN = {
+    "grid": ["numbers", "grid"], "memory": ["bounds"], "optima": ["optima"], "sparse": ["sparse"],
+    "converge": ["newton", "conjugate", "remedies"], "tune": ["tuning"], "nightly": ["nightly"],
+    "scale": ["heldout"], "ranks": ["machines"], "demo": ["demo", "people"],
+}  # fmt: skip
 # Of each row, what must hold: the same problem is solved by all, and labels have the right sign.
 HOLDS = {
-    "one-pass": lambda row: 0.65 < row["test_accuracy"] < 1,
-    "grid": lambda row: row["gap"] is None or (row["gap"] <= 0.01 and abs(row["above"]) < 0.02),
-    "nightly": lambda row: row["ratio"] <= 0.35,
-    "stream-memory": lambda row: row["resident_MB"] < 300,
+    "stream": lambda row: 0.65 < row["accuracy"] < 1,
+    "grid": lambda row: row["gap little"] <= 1e-3 and row["above"] < 0.02,
+    "memory": lambda row: row["of_bound"] <= 1,
 }
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Make a text of two classes."""
-    path = tmp_path_factory.mktemp("data") / "two.svm"
-    size = ["--rows", "12000", "--features", "5000", "--nnz", "10", "--power", "0.8"]
-    load_script("data.synthetic").main(["-o", str(path), *size, "--noise", "0.02"])
-    return path
 
 
 @needs_peers
@@ -59,68 +57,76 @@ def text(tmp_path_factory):
 @pytest.mark.process
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=needs_mpi) if name == "ranks" else name
-    for name in BENCHMARKS if name not in ("all", "optima")
+    for name, one in results.RESULTS.items() if callable(one.make)
 ])  # fmt: skip
-def test_benchmark_runs_at_toy_size(tmp_path, text, name):
-    more = ["--data", text] * bool(BENCHMARKS[name].rows) + ["--two-commands"] * (name == "grid")
-    report = run_script(tmp_path, "bench", name, "--quick", *more)
-    assert report["benchmark"] == name
-    for row in report["rows"]:
-        assert HOLDS.get(name, lambda row: row.get("ok", True))(row), row
+def test_result_is_made_at_toy_size(tmp_path, monkeypatch, name):
+    place = results.Place(tmp_path / "out", tmp_path / "kept", quick=True)
+    assert results.make(name, place)
+    report = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+    assert report["rows"]
+    assert all(HOLDS.get(name, lambda row: row.get("ok", True))(row) for row in report["rows"])
+    assert results.changed(name, tmp_path / "out") == []
+    assert str(tmp_path) not in json.dumps(report)
+    monkeypatch.setattr(pages, "result", lambda _: report)
+    for block in SHOWN.get(name, []):
+        assert "\n" in pages.BLOCKS[block]()
 
 
-# ---------------------------------------------------------------------------- all results
+@pytest.fixture
+def one_result(tmp_path, monkeypatch):
+    """Add a result that reads a text and runs one module; return its place and its runs."""
+    ran = []
+
+    def make(bench):
+        ran.append(bench.text("tiny"))
+        bench.add(ok=True)
+
+    one = results.Result("a number", make, ("sbm.units",))
+    monkeypatch.setitem(results.RESULTS, "one", one)
+    return results.Place(tmp_path / "out", tmp_path / "kept", quick=True), ran
 
 
-def test_run_of_all_repeats_disturbed_results_and_resumes(tmp_path, monkeypatch):
-    script, tools = load_script("bench.everything"), load_script("bench.tools")
-    shares, made, commit = iter([0.3, 0.1, 0.01, 0.5, 0.4, 0.6, 0.0]), [], ["one"]
-
-    def run(command, args, prefix):
-        prefix.parent.mkdir(exist_ok=True)
-        share = next(shares)
-        made.append(prefix.name)
-        text = json.dumps({"machine": {"stolen_share": share}})
-        prefix.with_name(f"{prefix.name}.json").write_text(text)
-        return 0
-
-    def start(*more):
-        made.clear()
-        command = ["all", "--quick", *more, "-o", str(tmp_path / "out/all")]
-        assert load_script("bench.registry").main(BENCHMARKS, "bench", command) == 0
-        rows = json.loads((tmp_path / "out/all.json").read_text())["rows"]
-        return {row["result"]: (row["commit"], row["stolen_share"]) for row in rows}
-
-    monkeypatch.setattr(script, "_run", run)
-    monkeypatch.setattr(
-        script, "RESULTS", {name: script.RESULTS[name] for name in ("start", "split")}
-    )
-    monkeypatch.setattr(tools, "code_commit", lambda: commit[0])
-    assert start() == {"start": ("one", 0.01), "split": ("one", 0.4)}
-    assert made == ["start"] * 3 + ["split"] * 3
-    kept = json.loads((tmp_path / "out/split.json").read_text())
-    assert kept["machine"]["stolen_share"] == 0.4
-    assert start() == {"start": ("one", 0.01), "split": ("one", 0.0)}
-    assert made == ["split"]
-    assert start() == {"start": ("one", 0.01), "split": ("one", 0.0)}
-    assert not made
-    shares = iter([0.02])
-    assert start("--only", "start") == {"start": ("one", 0.02), "split": ("one", 0.0)}
-    commit[0], shares = "two", iter([0.0, 0.0])
-    assert start() == {"start": ("two", 0.0), "split": ("two", 0.0)}
+def test_result_is_made_again_only_if_it_changed(one_result, monkeypatch):
+    place, ran = one_result
+    assert results.changed("one", place.results) == ["missing"]
+    for _ in range(2):
+        assert results.run(["one"], place) == 0
+    assert len(ran) == 1
+    code = results._code
+    monkeypatch.setattr(results, "_code", lambda name: code(name) + "changed")
+    assert results.changed("one", place.results) == ["code"]
+    monkeypatch.setattr(results, "_code", code)
+    monkeypatch.setitem(texts.DATA, "tiny", texts.Data("the same", rows=3))
+    assert results.changed("one", place.results) == ["data"]
+    assert results.run(["one"], place, again=True) == 0
+    assert len(ran) == 2
 
 
-def test_every_result_is_made_by_the_run_of_all():
-    script, commands = load_script("bench.everything"), {}
+def test_failing_result_does_not_stop_the_others(one_result, monkeypatch, capsys):
+    place, ran = one_result
+    bad = results.Result("fails", lambda bench: bench.text("nowhere"), ("sbm.units",))
+    monkeypatch.setitem(results.RESULTS, "bad", bad)
+    assert results.run(["bad", "one"], place) == 1
+    assert len(ran) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_dependencies_are_the_imports_and_the_code_without_comments():
+    assert {"sbm.units", "sbm.errors"} <= set(results.modules_of(["sbm.units"]))
+    assert "sbm.programs.streaming.state" not in results.modules_of(["sbm.programs.split"])
+    assert "sbm.solver.kernels.svc" in results.modules_of(["sbm.programs.train"])
+    codes = ("def f():\n 'a'\n return 1", "def f():  # b\n 'c'\n return 1", "def f():\n return 2")
+    plain, told, other = (results._bare(ast.parse(text)) for text in codes)
+    assert plain == told != other
+
+
+def test_every_result_file_has_a_row():
     for path in (SCRIPTS / "results").glob("*.json"):
-        assert path.stem in {*script.RESULTS, "all"}, path.name
-    for name, one in script.RESULTS.items():
-        module, *words = one.command.split()
-        commands.setdefault(module, []).append(words[0])
-        wanted = set(script.CAPITALS.findall(one.command))
-        assert wanted <= {*script.TEXTS, "OUT", "REFERENCE", "KEEP", "DIGITS"}, name
-    assert set(commands["bench"]) <= set(BENCHMARKS)
-    assert set(commands["papers"]) <= set(load_script("papers.__main__").EXPERIMENTS)
+        assert path.stem in results.RESULTS, path.name
+    for one in results.RESULTS.values():
+        assert {*results.modules_of(one.runs)} >= {*one.runs}
+        for name in re.findall(r"@([\w.]+)", one.make if isinstance(one.make, str) else ""):
+            assert name in texts.DATA
 
 
 # -------------------------------------------------------------------------------- the papers
@@ -173,20 +179,10 @@ def test_script_can_be_imported(path):
     load_script(".".join(path.with_suffix("").parts))
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_help_describes_every_option(name, capsys):
-    with pytest.raises(SystemExit, match=r"^0$"):
-        load_script("bench.registry").main(BENCHMARKS, "bench", [name, "--help"])
-    shown = capsys.readouterr().out
-    assert all(
-        f"--{key.replace('_', '-')}" in shown for key in BENCHMARKS[name].options if len(key) > 1
-    )
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "words", "code"), [
-    ("bench", ["parse", "--data", "nowhere.svm"], 1), ("bench", ["parse", "--runs", "0"], 2),
-    ("bench", ["grid", "--losses", "nothing"], 2), ("papers", ["figure2", "--sets", "a9a"], 2),
+    ("bench", ["nothing"], 2), ("bench", ["grid", "--quick"], 2),
+    ("papers", ["figure2", "--sets", "a9a"], 2),
     ("papers", ["table2", "--data", "nowhere.svm"], 1), ("papers.claims", ["nowhere.svm"], 1),
 ])  # fmt: skip
 def test_wrong_use_is_refused(name, words, code):

@@ -262,3 +262,12 @@ def test_failed_export_leaves_no_file(here, form):
     with pytest.raises(StoreError, match="bias"):
         sbm.export(model, "out", format=form)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["npz", "json", "sbm.model", "liblinear.model", "txt"])
+def test_ending_of_the_output_is_the_format(here, ending):
+    report = sbm.export(make_model(), f"a.{ending}")
+    expected = ending.partition(".")[0] if ending != "txt" else "liblinear"
+    assert report["format"] == expected
+    sbm.export(make_model(), "b", format=expected)
+    assert Path(f"a.{ending}").read_bytes() == Path("b").read_bytes()

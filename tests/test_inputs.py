@@ -304,6 +304,7 @@ CELLS = st.one_of(
 def tables(draw: st.DrawFn) -> list[list[str]]:
     header = draw(st.lists(WORDS.filter(bool), unique=True, max_size=4))
     header = [name for name in header if name not in ("label", "y", "target") and "=" not in name]
+    header = list(dict.fromkeys(filter(None, (name.strip(" ") for name in header))))
     header.insert(draw(st.integers(0, len(header))), "y")
     n = draw(st.integers(1, 12))
     first = ["1" if name == "y" else "w0" for name in header]  # so that columns hold words
@@ -365,7 +366,11 @@ REFUSED_TABLES = [
         ":1: found no column 'z' for --categorical among 'y', 'b'",
     ),
     ("y,b,b\n1,2,3\n", {}, ":1: found column b twice"),
-    (",y\n0,1\n", {}, ":1: found a column without a name"),
+    ("y,b\r1,2\r0,3\r", {}, ":1: found lines that end with a carriage return"),
+    ('y,b\n1,2\n0,"3\n1,4\n', {}, ":3: .* quote .* never closed"),
+    ('y,b\n1,2\n0,"3" 4\n', {}, ":3: found text behind a closing quote"),
+    ("y,b\n1,2,3\n0,1,2\n", {}, ":2: found 3 cells.*; .*:3: the same"),
+    ("y,b\n1,2\n0,1e39\n", {}, ":3: found 1e39 in column b.* --dtype float64"),
     ("y,b\n1,2\n\n1,2,3\n", {}, ":4: found 3 cells.* 2"),
     ("y,b\n1,2\n1\n", {}, ":3: found 1 cells.* 2"),
     ("y,b\n1,2\nx,2\n", {}, ":3: found 'x' .*label"),

@@ -404,3 +404,15 @@ def test_any_text_is_read_or_refused(here):
             refusals.add(str(error))
     assert len(refusals) > 50
     assert not any("\n" in text for text in refusals)
+
+
+@pytest.mark.parametrize("labels", [[-1.0, 1.0], [1.0, 2.0, 3.0]])
+def test_largest_id_of_liblinear_is_exact(here, labels):
+    """Ids up to the largest int, less the number of columns, are only refused for their lines."""
+    columns = 1 if len(labels) == 2 else len(labels)
+    last = (2**31 - 1) // columns - 1
+    for largest, fact in ((last, f"{last:,} lines"), (last + 1, f"largest id is {last}")):
+        Path("a.svm").write_text("".join(f"{label} {largest}:{label}\n" for label in labels))
+        sbm.train("a.svm", "m.model")
+        with pytest.raises(StoreError, match=fact):
+            sbm.export("m.model", "m.txt", format="liblinear")

@@ -112,7 +112,8 @@ def test_model_does_not_depend_on_staying_blocks(tmp_path, stay, case):
     for which in STAYING:
         stay(which)
         found["store"].add(model_of(store, tmp_path / "m.model", settings))
-        found["text"].add(model_of(lines, tmp_path / "m.model", settings, blocks=4))
+        if which in ("first", "all"):
+            found["text"].add(model_of(lines, tmp_path / "m.model", settings, blocks=4))
     assert [len(models) for models in found.values()] == [1, 1]
 
 
@@ -358,9 +359,9 @@ def test_memory_that_runs_out_starts_reading_over(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_killed_anywhere_resumes_from_text(tmp_path):
-    text = text_of(tmp_path, n=100_000)
+    text = text_of(tmp_path, n=40_000)
     line = [sys.executable, "-m", "sbm", "train", text.name, "--mem", MEM, "--tol", "1e-9",
-            "--blocks", "4", "--solver", "dual", "--max-passes", "40",
+            "--blocks", "4", "--solver", "dual", "--max-passes", "30",
             "--checkpoint-every", "0.001s"]  # fmt: skip
     where: dict[str, Any] = {"cwd": tmp_path}
     finished([*line, "-o", "whole.model"], **where)

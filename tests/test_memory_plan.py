@@ -512,3 +512,37 @@ def test_interpreter_is_measured_in_a_process_of_the_command_line(monkeypatch):
     interpreter_bytes.cache_clear()
     assert interpreter_bytes() == INTERPRETER + 46_000_000  # more than is resident
     interpreter_bytes.cache_clear()
+
+
+# --------------------------------------------------------------------------- bytes of a plan
+
+
+@pytest.mark.parametrize(
+    ("outputs", "listed", "blocks", "cache"),
+    [
+        ([1], False, 4_450_000, 2_260_000), ([1, 1, 1], False, 6_310_000, 6_780_000),
+        ([300], True, 236_690_000, 39_140_000),
+    ],
+    ids=["one model", "three models", "300 classes in lists"],
+)  # fmt: skip
+def test_bytes_of_a_plan_are_these(outputs, listed, blocks, cache):
+    """Whoever changes a constant on purpose compares peaks first: scripts.bench memory."""
+    shape = Shape(n_weights=1000, outputs=outputs, listed=listed, copies=2)
+    plan = plan_training(store_of(4, 10, 1000, 20_000, "float32"), MEM, 0.5, shape)
+    assert plan.items == {
+        "interpreter": INTERPRETER, "overhead": 20_000_000, "weights": 16_000 * sum(outputs),
+        "blocks": blocks, "cache": cache, "decoding": 420_000,
+    }  # fmt: skip
+
+
+def test_stream_plans_for_a_limit_below_mem(tmp_path, monkeypatch):
+    (tmp_path / "a.svm").write_bytes(b"".join(make_lines(40)))
+    found = {}
+    for name, size in (("ample", 10**12), ("short", 150_000_000)):
+        patch(monkeypatch, "streaming.system_limit", lambda size=size: Limit(size, "ulimit -v"))
+        notes = []
+        progress = type("Notes", (Progress,), {"note": lambda self, text, n=notes: n.append(text)})
+        sbm.stream(tmp_path / "a.svm", tmp_path / f"{name}.model", progress=progress())
+        found[name] = [note for note in notes if "ulimit -v" in note]
+    assert found["ample"] == []
+    assert "150 MB" in found["short"][0]

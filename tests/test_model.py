@@ -119,3 +119,13 @@ def test_unknown_fields_and_repr_of_a_model(tmp_path):
     assert "certified relative gap 2.50e-04" in repr(model)
     with pytest.raises(StoreError, match="is a folder"):
         Model.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"), [("m.json", "json export"), ("m.npz", "npz"), ("m.txt", "not a")]
+)
+def test_file_that_is_no_model_is_named(tmp_path, name, fact):
+    (tmp_path / name).write_text("1 2:3\n" * 9)
+    with pytest.raises(StoreError, match=fact) as caught:
+        sbm.Model.load(tmp_path / name)
+    assert ("export" in str(caught.value)) == (name != "m.txt")

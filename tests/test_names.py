@@ -306,3 +306,8 @@ def test_names_do_not_depend_on_threads(tmp_path, monkeypatch, ending):
         found.append(names_of(tmp_path / "a.sbm"))
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 100
+
+
+def test_names_by_column_are_str(tmp_path):
+    with pytest.raises(SettingsError, match=r"feature_names is a list .* not str"):
+        sbm.split((np.eye(2), [0, 1]), tmp_path / "a.sbm", feature_names=["a", 2])

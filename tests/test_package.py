@@ -122,7 +122,8 @@ def test_source_archive_makes_the_same_wheel(wheel, tmp_path):
     assert {p.name for p in unpacked.iterdir()} == {
         "sbm", "tests", "scripts", "configs", "data", "docs", ".ci", ".gitignore", "README.md",
         "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "hatch_build.py",
-        "mkdocs.yml", "packaging", "Dockerfile", ".dockerignore",
+        "mkdocs.yml", "packaging", "Dockerfile", ".dockerignore", ".github", "RELEASING.md",
+        "SECURITY.md",
         "pyproject.toml", "PKG-INFO",
     }  # fmt: skip
     assert not list(unpacked.rglob("__pycache__"))
@@ -152,3 +153,22 @@ def test_every_dependency_has_a_lowest_version():
     bounds = dict(line.split("==") for line in release.lowest(ROOT / "pyproject.toml"))
     assert {*bounds} == names - {"llvmlite"}  # numba needs one version of it
     assert bounds["click"] == "8.0"
+
+
+def test_every_file_names_the_same_version():
+    for name, pattern in (
+        ("CITATION.cff", r"^version: (.*)$"), ("packaging/conda/meta.yaml", r'version = "(.*)"'),
+        ("CHANGELOG.md", r"^## (\S+)"),
+    ):  # fmt: skip
+        found = re.search(pattern, (ROOT / name).read_text("utf-8"), re.MULTILINE)
+        assert found[1] == sbm.__version__, name
+
+
+def test_conda_recipe_has_the_bounds_of_dependencies():
+    recipe = (ROOT / "packaging/conda/meta.yaml").read_text("utf-8")
+    run_part = recipe.split("  run:\n")[1].split("\ntest:")[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [one for one in project["dependencies"] if ";" not in one]
+    for one in wanted:
+        name, bound = re.match(r"([\w-]+)(.*)", one).groups()
+        assert f"- {name} {bound}\n" in f"{run_part}\n", one

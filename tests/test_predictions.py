@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from inside import cli
 from sklearn.metrics import brier_score_loss, log_loss
 
 import sbm
@@ -122,3 +124,12 @@ def test_many_classes_are_a_table(tmp_path: Path) -> None:
     assert list(rows_of(out)[0]) == ["decision_a", "decision_b", "decision_c"]
     report = sbm.predict(tmp_path / "m.model", data)
     assert report["base_log_loss"] == pytest.approx(np.log(3))
+
+
+def test_verbose_figures_include_pr_auc(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    data, model = trained
+    out = tmp_path / "p.txt"
+    expected = f"PR-AUC {sbm.predict(model, data, out)['pr_auc']:.6f}"
+    for flag, is_shown in (("-v", True), ("--threads=1", False)):
+        words = ["predict", str(model), str(data), "-o", str(out), flag]
+        assert (expected in CliRunner().invoke(cli, words).output) == is_shown

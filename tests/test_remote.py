@@ -586,3 +586,9 @@ def test_missing_fsspec_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(DataError, match=r"https://x/a\.svm needs fsspec.*pip install"):
         sbm.split("https://x/a.svm", tmp_path / "a.sbm")
+
+
+def test_matrices_are_not_read_from_afar(tmp_path):
+    fsspec.filesystem("memory").pipe({"/in/a.npz": b"PK\x03\x04"})
+    with pytest.raises(DataError, match=r"memory://in/a\.npz: npz files are read locally"):
+        sbm.split("memory://in/a.npz", tmp_path / "a.sbm")

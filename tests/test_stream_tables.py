@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -32,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     })  # fmt: skip
     pa.csv.write_csv(rows, place / "a.csv")
     pq.write_table(rows, place / "a.parquet", row_group_size=1700)
+    pyarrow.feather.write_feather(rows, place / "a.feather", chunksize=1700)
     return place
 
 
@@ -42,7 +44,7 @@ OPTIONS = {"reading": {"cross": ["x:day"]}}
 def test_formats_and_pipes_give_the_same_model(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.model"
     models = []
-    for data in (folder / "a.csv", folder / "a.parquet"):
+    for data in (folder / "a.csv", folder / "a.parquet", folder / "a.feather"):
         found, report = sbm.stream(data, model, {"loss": "log_loss"}, options=OPTIONS)
         models.append(found)
         assert report["rows"] == N
@@ -64,7 +66,7 @@ def test_formats_and_pipes_give_the_same_model(folder: Path, tmp_path: Path) -> 
     assert report["accuracy"] > 0.65
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.feather"])
 @pytest.mark.parametrize("calls", [3, 9])
 def test_resumed_streams_equal_others(name: str, calls: int, folder: Path, tmp_path: Path) -> None:
     whole, _ = sbm.stream(folder / name, tmp_path / "w.model", options=OPTIONS)

@@ -364,3 +364,11 @@ def test_checkpoint_has_the_best_weights(noisy: Path, tmp_path: Path) -> None:
     run = Run.read(tmp_path / "m.model.run")
     assert run["best"]["pass"] == report["validation"]["pass"]
     assert run["best"]["certificate"]["primal"] == model.certificate["primal"]
+
+
+def test_rows_without_features_are_not_held_out():
+    X = np.zeros((50, 3))
+    X[::2, 0] = np.arange(25) + 1
+    out = held_out(X)
+    assert 0 < out[::2].sum() < 25
+    assert not out[1::2].any()

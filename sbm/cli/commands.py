@@ -711,8 +711,9 @@ def check(terminal: Terminal, store: Path) -> None:
     help="File to write.  [default: standard output]",
 )  # fmt: skip
 @click.option(
-    "--format", type=Choice(["libsvm", "parquet", "feather"]), default="libsvm",
-    help="LIBSVM text, or records of label, indices and values.  [default: libsvm]",
+    "--format", type=Choice(["libsvm", "parquet", "feather"]),
+    help="LIBSVM text, or records of label, indices and values.  [default: by the ending of "
+    "FILE, else libsvm]",
 )  # fmt: skip
 @click.option(
     "--names", type=NEW_FILE, metavar="FILE",
@@ -788,8 +789,8 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
     help="File to write.  [default: MODEL with the extension of the format]",
 )  # fmt: skip
 @click.option(
-    "--format", type=Choice(["liblinear", "npz", "json", "sbm"]), default="liblinear",
-    help="Format of the file.  [default: liblinear]",
+    "--format", type=Choice(["liblinear", "npz", "json", "sbm"]),
+    help="Format of the file.  [default: by its ending, else liblinear]",
 )  # fmt: skip
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(

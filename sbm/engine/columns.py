@@ -27,14 +27,14 @@ from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.l1 import MOST_GRAM, Columns, Labels, Scratch, SparseFit, SparseProblem
 from sbm.solver.problem import Spread
+from sbm.solver.sums import AT_ONCE
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
-__all__ = ["AT_ONCE", "ColumnPasses", "FeatureSizes", "plan_columns"]
+__all__ = ["ColumnPasses", "FeatureSizes", "plan_columns"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 # Doubles per feature: of each model (weights, slopes; one more with an intercept), and of all
 # together (counts, squares, packed and other sizes, last pass, reach, column; to choose features:
 # eight).

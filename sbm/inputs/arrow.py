@@ -21,7 +21,7 @@ from sbm.inputs.matrices import digested
 from sbm.inputs.options import InputOptions
 from sbm.inputs.pages import Page, batch_sizes, pages_of
 from sbm.inputs.records import is_sparse
-from sbm.inputs.tables import TableRows
+from sbm.inputs.tables import HEAD_BYTES, TableRows
 from sbm.inputs.text import Source
 from sbm.units import first_line, shorten
 
@@ -33,7 +33,6 @@ _ROW_BYTES = 1 << 23  # bytes of rows decoded at a time
 _LISTED = 20  # bytes of an item of a list that is decoded
 _COPIES = 4  # of the words of a dictionary page, while it is decoded
 _WORD = 48  # bytes of a copy of a word, besides its text: its hash and its place
-_HEAD_BYTES = 1 << 24  # of the first rows
 _MOST_ROWS = 1 << 14  # most rows with lists decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
 _MOST_KINDS = 3  # of cells named in a message
@@ -289,7 +288,7 @@ class ArrowTable:
 
 def _is_enough(batches: Sequence[pa.RecordBatch], n: int) -> bool:
     """Return whether batches have `n` rows, or so many bytes that fewer have to do."""
-    return sum(map(len, batches)) >= n or sum(b.nbytes for b in batches) > _HEAD_BYTES
+    return sum(map(len, batches)) >= n or sum(b.nbytes for b in batches) > HEAD_BYTES
 
 
 def _leaves(schema: Iterable[pa.Field]) -> Iterator[tuple[str, list[Any]]]:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.inputs.columns.cells import Text, require_pyarrow
-from sbm.inputs.columns.kinds import Dialect
-from sbm.inputs.tables import TableRows
+from sbm.inputs.columns.kinds import Dialect, nameless
+from sbm.inputs.tables import HEAD_BYTES, TableRows
 from sbm.inputs.text import PIECE, Source, unpacked
 from sbm.plain import dataclass
 
@@ -30,13 +30,11 @@ if TYPE_CHECKING:
 
 kernels = load("sbm.inputs.kernels.cells")
 _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-_HEAD_BYTES = 1 << 24  # of the first rows
 _SPARE = 65  # bytes behind the text, for the last line end, and that the kernel reads
 _NEWLINE = ord("\n")
 _MOST_CELLS = 1 << 20  # of a piece
 _IN_USE = 2  # pieces whose rows may not have been converted: the last one, and one ahead of it
 _MORE = 1.1  # room for records, times as many as there are if they are as long as those before
-_RECORD = 64.0  # bytes of a record, before there is one
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class _Delimited:
         self._text = np.empty(PIECE + _SPARE, np.uint8)
         self._size, self._line, self._is_over, self._taken = 0, 1, False, 0
         self._kept: deque[_Piece] = deque()
-        self._record = _RECORD
+        self._record = 0.0  # bytes of a record; 0 before there is one
         self._free_texts: list[npt.NDArray[np.uint8]] = []
         self._free_places: list[Any] = []
         self._begin(dialect)
@@ -140,7 +138,13 @@ class _Delimited:
                 f"{self.place}: found names that are not UTF-8; give the encoding, such as "
                 "--encoding latin-1"
             )
-        return [cell.decode("utf-8", "surrogateescape") for cell in first.cells]
+        if b"\r" in text and not first.n_lines:
+            raise DataError(
+                f"{self.place}: found lines that end with a carriage return alone; convert them, "
+                "as with tr '\\r' '\\n'"
+            )
+        names = [cell.decode("utf-8", "surrogateescape").strip(" ") for cell in first.cells]
+        return [name or nameless(k) for k, name in enumerate(names)]
 
     def _refuse_other_separator(self, name: str) -> None:
         other = next((c for c in ";\t|," if c in name), None)
@@ -182,7 +186,8 @@ class _Delimited:
                 self._text[self._size] = _NEWLINE
                 self._size += 1
             width = len(self.names)
-            most = 1 + int(_MORE * self._size / self._record)
+            record = self._record or self._size / (1 + self._newlines())
+            most = 1 + int(_MORE * self._size / max(1.0, record))
             most = max(1, min(most, _MOST_CELLS // max(1, width)))
             begins, ends = self._room(width, most), self._room(width, most)
             stops, found, lines = (np.empty(most, np.int64) for _ in range(3))
@@ -194,7 +199,7 @@ class _Delimited:
                 break
             if self._is_over:
                 if self._text[: self._size].tobytes().strip(b"\r\n"):
-                    raise DataError(f"{self._source.name}:{self._line}: {_QUOTES}")
+                    raise DataError(f"{self._source.name}:{self._line}: {_NOT_CLOSED}")
                 return None
             if self._size == len(self._text) - _SPARE:
                 self._grow()
@@ -253,7 +258,7 @@ class _Delimited:
         line = self._line + text.count(b"\n", 0, begin)
         self.place = f"{self._source.name}:{line}"
         if cells is None:
-            raise DataError(f"{self.place}: {_QUOTES}")
+            raise DataError(f"{self.place}: {_QUOTES if end else _NOT_CLOSED}")
         end = end or len(text)
         return _First(cells, end, text.count(b"\n", 0, end))
 
@@ -276,7 +281,7 @@ class _Delimited:
         import pyarrow as pa
 
         found = size = 0
-        while found < n and size < _HEAD_BYTES and (piece := self._cut()) is not None:
+        while found < n and size < HEAD_BYTES and (piece := self._cut()) is not None:
             self._kept.append(piece)
             found, size = found + len(piece.found), size + len(piece.text)
         parts: list[list[pa.Array]] = [[pa.nulls(0, pa.string())] for _ in self.names]
@@ -353,7 +358,12 @@ def _split_record(
     return end, None if is_wrong or is_quoted else [bytes(cell) for cell in cells]
 
 
-_QUOTES = "quotes must enclose a whole cell and be doubled inside it"
+_PLAIN = "; if quotes are plain text, use --quote with a character that does not occur"
+_NOT_CLOSED = f"found a quote in this row that is never closed; close it{_PLAIN}"
+_QUOTES = (
+    "found text behind a closing quote; close each quote before the separator, and double quotes "
+    f"inside a quoted cell{_PLAIN}"
+)
 
 
 def _is_utf8(text: bytes) -> bool:

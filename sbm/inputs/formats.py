@@ -224,9 +224,7 @@ def check_headers(sources: Sequence[Source], largest_row: int | None = None) -> 
     DataError
         As `Columns.fit`.
     """
-    for source in filter(is_table, sources):
-        if _is_at_hand(source):
-            fit_header(source, largest_row)
+    fit_headers([s for s in sources if is_table(s) and _is_at_hand(s)], largest_row)
 
 
 def _is_at_hand(source: Source) -> bool:
@@ -234,14 +232,21 @@ def _is_at_hand(source: Source) -> bool:
     return source.comes_again and not (is_remote(source.name) and source.copy is None)
 
 
-def fit_header(source: Source, largest_row: int | None = None) -> None:
-    """Find the columns of a table, or compare them with those known; see `check_headers`."""
+def fit_headers(tables: Sequence[Source], largest_row: int | None = None) -> None:
+    """Find the columns of tables, or compare them with those known; see `check_headers`.
+
+    The first rows, of which kinds are inferred, may be those of several files.
+    """
     from sbm.inputs.tables import fit_columns
 
-    opener = _kind(source).opener
-    assert opener is not None
-    source = source.again() if source.comes_again else source
-    fit_columns(source, opener, largest_row or _LARGEST_ROW)
+    pairs: list[tuple[Source, Any]] = []
+    for source in tables:
+        opener = _kind(source).opener
+        assert opener is not None
+        pairs.append((source.again() if source.comes_again else source, opener))
+    following = [pair for pair in pairs[1:] if _is_at_hand(pair[0])]
+    for k, (source, opener) in enumerate(pairs):
+        fit_columns(source, opener, largest_row or _LARGEST_ROW, [] if k else following)
 
 
 def is_table(source: Source) -> bool:

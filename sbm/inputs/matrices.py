@@ -251,7 +251,11 @@ def read_rows(
                         row += begin
                     source.changed = f"{place(row)}: {change}" if change else ""
                 some = sorted(refused)[:_MOST_PROBLEMS]
-                problems = [f"{place(begin + k)}: {refused[k]}" for k in some]
+                reasons = [refused[k] for k in some]
+                problems = [
+                    f"{place(begin + k)}: {'the same' if why in reasons[:n] else why}"
+                    for n, (k, why) in enumerate(zip(some, reasons, strict=True))
+                ]
                 source.read = before + batch.size * end // n_rows
                 yield RowPiece(parsed, problems, source.read)
             first += n_rows
@@ -388,13 +392,17 @@ def convert_pieces(
         yield source, _taken(source, *flight.popleft(), skip)
 
 
+def list_problems(problems: Sequence[str], n: int) -> str:
+    """Return a message about `n` invalid rows, of which the first are described."""
+    more = n - _SHOWN
+    return "; ".join(problems[:_SHOWN]) + (f"; and {more:,} more rows" if more > 0 else "")
+
+
 def _taken(source: Source, piece: RowPiece, task: Future[Any], skip: bool) -> Any:
     """Update the counters and return the result of a piece."""
     converted = task.result()
     if piece.problems and not skip:
-        more = piece.parsed.n_errors - _SHOWN
-        shown = "; ".join(piece.problems[:_SHOWN])
-        raise DataError(shown + (f"; and {more:,} more rows" if more > 0 else ""))
+        raise DataError(list_problems(piece.problems, piece.parsed.n_errors))
     source.problems += piece.problems[: 20 - len(source.problems)]
     done, parsed = source.done, piece.parsed
     source.done = SourceProgress(

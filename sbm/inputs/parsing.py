@@ -31,7 +31,7 @@ EXACT_FLOAT32 = 2.0**24  # up to here all whole numbers are a float32
 FIRST_ROUNDED = 2.0**53  # whole numbers from here on may not be a float64
 
 # End of the message about such a value.
-TOO_LARGE = "too large for the value type (limit: float64 1.79e308, float32 3.4e38; see --dtype)"
+TOO_LARGE = "too large: --dtype float32 holds up to 3.4e38, and --dtype float64 up to 1.79e308"
 
 _COUNTED = 1 << 16  # bytes among which newlines are counted at a time
 SPARE = 66  # bytes after the text: two newlines, and 64 that are read but ignored

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError
-from sbm.inputs.columns.arrays import string
+from sbm.inputs.columns.arrays import joined, string
 from sbm.inputs.columns.cells import (
     Cells,
     Text,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 NO_LABEL = ("", "?")  # label cells of rows without a label
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 _CELLS = 1 << 19  # cells converted at a time
+HEAD_BYTES = 1 << 24  # of the first rows
 _SAMPLED_CELLS = 1 << 20  # most cells that kinds are inferred from
 _COLUMN_SHARE = 64  # a column takes as much memory as so many nonzeros
 _PARTITION = re.compile(r"([^=/]+)=([^/]*)")
@@ -143,10 +144,25 @@ def _refuse_many(table: Table, largest_row: int) -> None:
         )
 
 
-def _fit(table: Table, source: Source) -> None:
+def _fit(
+    table: Table,
+    source: Source,
+    largest_row: int,
+    following: Sequence[tuple[Source, Opener]] = (),
+) -> None:
+    def head() -> Mapping[str, pa.Array]:
+        n = max(1, min(SAMPLE, _SAMPLED_CELLS // len(table.names)))
+        parts = [table.head(n)]
+        for one, opener in following:
+            n -= len(next(iter(parts[-1].values()), ()))
+            if n <= 0 or sum(c.nbytes for part in parts for c in part.values()) > HEAD_BYTES:
+                break
+            with _peeked(one.again(), opener, largest_row) as other:
+                parts += [] if other is None else [other.head(n)]
+        return {name: joined([p[name] for p in parts if name in p]) for name in parts[0]}
+
     options = source.options
-    n = max(1, min(SAMPLE, _SAMPLED_CELLS // len(table.names)))
-    options.table.fit(table.names, lambda: table.head(n), table.place, options.labels is True)
+    options.table.fit(table.names, head, table.place, options.labels is True)
 
 
 @contextlib.contextmanager
@@ -160,16 +176,22 @@ def _peeked(source: Source, opener: Opener, largest_row: int) -> Iterator[Table 
         yield table if has_columns else None
 
 
-def fit_columns(source: Source, opener: Opener, largest_row: int) -> None:
+def fit_columns(
+    source: Source,
+    opener: Opener,
+    largest_row: int,
+    following: Sequence[tuple[Source, Opener]] = (),
+) -> None:
     """Compare the columns of a source with those known, or infer them.
 
-    The source must be one that is not read afterwards.
+    The source must be one that is not read afterwards. If it has few rows, kinds are inferred from
+    those `following`, too.
 
     Raises `DataError` as `Columns.fit`.
     """
     with _peeked(source, opener, largest_row) as table:
         if table is not None:
-            _fit(table, source)
+            _fit(table, source, largest_row, following)
 
 
 def check_names(source: Source, opener: Opener, largest_row: int, columns: Columns) -> None:
@@ -213,7 +235,7 @@ def read_table(source: Source, dtype: str, largest_row: int, *, opener: Opener) 
         if not table.names:
             return
         _refuse_many(table, largest_row)
-        _fit(table, source)
+        _fit(table, source, largest_row)
         converter = state.converter
         here = set(table.names)
         wanted = [column.name for column in converter.columns if column.name in here]

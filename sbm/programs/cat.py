@@ -28,7 +28,7 @@ def cat(
     store: str | Path,
     output: str | Path = "-",
     *,
-    format: str = "libsvm",  # noqa: A002  its name on the command line
+    format: str | None = None,  # noqa: A002  its name on the command line
     names: str | Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def cat(
     store : str or Path
     output : str or Path
         File to write; ``-`` is standard output.
-    format : {"libsvm", "parquet", "feather"}
+    format : {"libsvm", "parquet", "feather"}, optional
         Text, or records of ``label``, ``indices``, ``values`` (unless all are 1) and ``weight`` (if
-        rows have weights), which need pyarrow.
+        rows have weights), which need pyarrow. Default: as the ending of `output` says, else text.
     names : str or Path, optional
         Also write the names of features to this file, for ``--feature-names``.
     progress : Progress, optional
@@ -68,8 +68,9 @@ def cat(
     require_path(store, "the store")
     for path in (output, *([] if names is None else [names])):
         require_path(path, "the output")
-    refuse_unknown("format", format, FORMATS)
     wanted = format_of(str(output)).name
+    format = (wanted if wanted in FORMATS else "libsvm") if format is None else format  # noqa: A001
+    refuse_unknown("format", format, FORMATS)
     if wanted not in FORMATS or (format == "libsvm" and wanted != "libsvm"):
         raise SettingsError(
             f"{output} has the ending of {wanted}, but its format would be {format}; use another "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,8 +13,11 @@ from sbm.dataset.sources import find_sources
 from sbm.engine.kernels import TABLES, prepare
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, require_path
-from sbm.inputs.columns.kinds import to_toml
-from sbm.inputs.formats import fit_header, is_table
+from sbm.inputs.columns.infer import SAMPLE
+from sbm.inputs.columns.kinds import looks_like_a_value, to_toml
+from sbm.inputs.formats import fit_headers, is_table, read_pieces
+from sbm.inputs.matrices import list_problems
+from sbm.inputs.text import Source
 from sbm.inputs.urls import remote_terms
 from sbm.store.files import open_atomically
 
@@ -61,14 +65,17 @@ def columns(
         raise DataError(f"{sources[0].shown} is not a table; its features have no columns{what}")
     prepare("reading", TABLES, {}, progress)
     table = sources[0].options.table
-    for source in sources:
-        fit_header(source)
+    fit_headers([source for source in sources if source.comes_again])
+    problems = _first_problems(sources)
     if not table.columns and table.label is None:
         raise DataError(
             f"{sources[0].shown} has no columns: it is empty; a table begins with their names"
         )
     is_without_rows = all(column.kind == "empty" for column in table.columns)
     warnings = [f"{sources[0].shown} has no cells below the names"] if is_without_rows else []
+    if table.label is None and any(map(looks_like_a_value, (c.name for c in table.columns))):
+        warnings.append("if the first line has no names, use --no-header")
+    warnings += [*table.notes, *table.warnings(), *problems]
     found = [
         {"name": name, "kind": kind, "seen": ""}
         for name, kind in ((table.label, "label"), (table.weight, "weight"))
@@ -87,6 +94,24 @@ def columns(
         "columns": found, "lines": list(table.lines()), "toml": toml, "warnings": warnings,
         "output": None if output is None else str(output),
     }  # fmt: skip
+
+
+def _first_problems(sources: Sequence[Source]) -> list[str]:
+    """Read the first rows as `sbm.split` does, and return messages about those that it refuses."""
+    problems, n_wrong, n = list[str](), 0, SAMPLE
+    for source in sources:
+        source = source.again() if source.comes_again else source
+        source.is_peeked = True
+        with contextlib.closing(read_pieces(source, "float32", None)) as pieces:
+            for piece in pieces:
+                problems, n_wrong = problems + piece.problems, n_wrong + piece.parsed.n_errors
+                n -= piece.parsed.n_lines
+                if n <= 0:
+                    break
+        if n <= 0:
+            break
+    some = list_problems(problems, n_wrong)
+    return [f"rows that sbm split refuses: {some}"] if problems else []
 
 
 def _with_number(kind: str, asked: str | None) -> str:

@@ -27,7 +27,7 @@ def export(
     model: str | Path | Model,
     output: str | Path | None = None,
     *,
-    format: str = "liblinear",  # noqa: A002  the option's name
+    format: str | None = None,  # noqa: A002  the option's name
     prune: float | None = None,
     test: str | Path | None = None,
     remote_timeout: float | str | None = None,
@@ -41,8 +41,8 @@ def export(
         A model of `sbm.train`, or a model file of LIBLINEAR.
     output : str or Path, optional
         Default: the model's name with the ending of the format.
-    format : {"liblinear", "npz", "json", "sbm"}
-        See `FORMATS`.
+    format : {"liblinear", "npz", "json", "sbm"}, optional
+        See `FORMATS`. Default: as the ending of `output` says, else that of LIBLINEAR.
     prune : float, optional
         Drop weights with at most this magnitude, except those of the bias.
     test : str or Path, optional
@@ -69,6 +69,7 @@ def export(
     StoreError
         The model cannot be read, the format cannot hold it, or the output cannot be written.
     """
+    format = _format_of(output) if format is None else format  # noqa: A001
     refuse_unknown("format", format, FORMATS)
     write, ending = FORMATS[format]
     progress = Progress.of(progress)
@@ -113,6 +114,12 @@ def _check_options(prune: float | None, test: str | Path | None) -> None:
     if str(test) == "-":
         raise SettingsError("test is -, but it is read twice; give a file or a store")
     require_input(test)
+
+
+def _format_of(output: str | Path | None) -> str:
+    """Return the format that the ending of an output says."""
+    name = str(output)
+    return next((key for key, (_, ending) in FORMATS.items() if name.endswith(ending)), "liblinear")
 
 
 def _name_output(path: Path | None, output: str | Path | None, ending: str) -> Path:

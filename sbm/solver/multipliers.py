@@ -122,8 +122,7 @@ class Multipliers(FullBatch):
         self._slices: list[_Slice] = []
         self._is_short = False  # whether the last Newton step was far too long
         self._inverse = Preconditioner(self.sums, self.ridge)
-        self._diagonals = np.zeros((SLICES, len(self.W)))
-        self._products = np.zeros((SLICES, len(self.W)))
+        self._diagonals, self._products = np.zeros((2, 0, 0))  # shape (SLICES, n_weights) in `move`
 
     def _begin(self, rows: Rows, factor: float, tol: float) -> None:
         """Learn nothing: the optimum of a few rows is far from that of all."""
@@ -150,6 +149,7 @@ class Multipliers(FullBatch):
             return _Slice.of(self.problem, self._rows[k], self._before[k], self.W)
 
         self.visits, self._slices = 1, list(self.sums.spread(enter, range(SLICES)))
+        self._diagonals, self._products = np.zeros((2, SLICES, len(self.W)))
         self.sigma = self.sigma or self._first_sigma()
         is_solved = is_late = False
         for _ in range(_MOST_STEPS):
@@ -160,6 +160,7 @@ class Multipliers(FullBatch):
                 break
             is_late = self._step(gradient, most)
         self._inverse.clear()
+        self._diagonals, self._products = np.zeros((2, 0, 0))
         self._alphas, self._slices = [one.now for one in self._slices], []
         if is_solved:
             self._before = self._alphas

@@ -182,13 +182,13 @@ class FullBatch(ABC):
         self.sums = Sums(len(W), problem.bias, spread, comm)
         self.base: Floats | None = None
         self.base_primal = _MOST
-        self._shares = np.zeros((SLICES, 1 + problem.intercept, *W.shape))
+        self._shares = np.empty((0, 0, *W.shape))  # of W_alpha, by slice, during a pass
         self._certifier = Certifier(problem, W, W_alpha, self.beyond)
 
     def start_pass(self) -> None:
         """Prepare for a pass at `W`."""
         self._certifier = Certifier(self.problem, self.W, self._W_alpha, self.beyond)
-        self._shares[:] = 0.0
+        self._shares = np.zeros((SLICES, 1 + self.problem.intercept, *self.W.shape))
 
     def certify_slice(self, k: int, rows: Rows, alpha: Alphas) -> Floats:
         """Add the rows of a slice to the certificate; return their sums."""
@@ -199,6 +199,7 @@ class FullBatch(ABC):
         for shares in self._shares:
             for array, share in zip(self._certifier.arrays, shares, strict=True):
                 array += share
+        self._shares = self._shares[:0].copy()
         self._certifier.add_up(self.sums.comm)
         # W is not a sum over alphas that rounding could have moved: all of |W - W(α)| is gap.
         return replace(self._certifier.finish(), drift=0.0)

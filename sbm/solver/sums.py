@@ -22,13 +22,14 @@ from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, Spread, decide
 
 __all__ = [
-    "SLICES", "Sums", "copy_rows", "dot", "exponential", "factorize", "hessian_bytes",
-    "product", "product_bytes", "slices_of", "solve",
+    "AT_ONCE", "SLICES", "Sums", "copy_rows", "dot", "exponential", "factorize", "hessian_bytes",
+    "product", "product_bytes", "slices_of", "solve", "way_bytes",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
 SLICES = 4  # of the rows of a block
+AT_ONCE = 4  # models that are solved at the same time, for any number of threads
 _TOGETHER = 8  # as in kernels/newton.py
 _PARALLEL = 50_000  # rows times weights to add a row to
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
@@ -47,6 +48,17 @@ def hessian_bytes(n_weights: int, n_problems: int, smooth: bool) -> int:
 def product_bytes(n_weights: int, n_problems: int) -> int:
     """Return the bytes of the vectors of a training without matrices."""
     return 8 * n_weights * (n_problems * (2 * SLICES + 2) + SLICES + 8)
+
+
+def way_bytes(n_weights: int, outputs: Sequence[int]) -> int:
+    """Return the bytes of the vectors of a training whose rows are visited in one piece.
+
+    Each problem has two of its own. The others are those of a certificate and of the problems that
+    are solved at the same time.
+    """
+    several = sum(sorted(outputs)[-AT_ONCE:])
+    vectors = 2 * sum(outputs) + SLICES * max(outputs) + 3 * several + 2 * SLICES + 8
+    return 8 * n_weights * vectors
 
 
 @functools.cache

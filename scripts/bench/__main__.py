@@ -1,54 +1,56 @@
-"""Benchmarks of sbm and its peers in alternating runs, one subcommand per question.
+"""Make the results that README and docs show.
 
-    python -m scripts.bench parse --data big.svm -o results/parse
-    python -m scripts.bench grid --quick
+    python -m scripts.bench all --reference ../shared/data    # what every page shows: half an hour
+    python -m scripts.bench papers --reference ../shared/data # the papers' experiments: two hours
+    python -m scripts.bench grid tune                         # these two, up to date or not
+    python -m scripts.bench all --list                        # what is out of date, and why
+    python -m scripts.bench all --quick -o FOLDER             # a toy size, for tests
 
-Every number is a median over ``--runs`` runs, in which the contestants alternate; ratios are
-medians of the ratios of neighbouring runs. Data is LIBSVM text with two labels. By default
-``scripts.data.synthetic`` makes it, and it is removed at the end. Some benchmarks take several
-texts (repeat ``--data``). If accuracy is measured, the last tenth of the lines is held out unless
-``--test`` names a text. The report goes to stdout as Markdown, and with ``-o`` to PREFIX.md,
-PREFIX.json and, if there is a picture, PREFIX.png. ``--quick`` uses a toy size, which only shows
-that everything still runs.
-
-    python -m scripts.bench all --reference ../shared/data --keep MADE -o scripts/results/all
-
-makes all of ``scripts/results`` again; the same command resumes.
-
-To add a benchmark, write a function that takes the arguments and fills a `Report`, and decorate it
-with `benchmark` of `scripts.bench.registry`.
+`all` and `papers` make only what is missing or out of date: see `scripts.bench.results`, whose
+table has a row for each result. Texts are made once, in --keep. Afterwards the pages are written,
+unless -o names another folder. --reference is a folder with reference.json and texts NAME.svm.zst.
+The exit code is 1 if a result could not be made or has a row that is not ok.
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from scripts.bench import (
-    charts,
-    converge,
-    drift,
-    everything,
-    grid,
-    kernel,
-    memory,
-    newton,
-    nightly,
-    optima,
-    ranks,
-    scaling,
-    sparse,
-    stream,
-    text,
-    training,
-    tune,
-)
-from scripts.bench.registry import Registry, main
+from scripts.bench.results import ALL, HERE, PAPERS, RESULTS, Place, changed, run
+from scripts.bench.tools import run_process, script_command
 
-MODULES = (
-    grid, text, kernel, stream, training, tune, nightly, memory, drift,
-    optima, ranks, sparse, newton, converge, scaling, charts, everything,
-)  # fmt: skip
-BENCHMARKS: Registry = {
-    name: one for module in MODULES for name, one in module.BENCHMARKS.items()
-}  # fmt: skip
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts.bench", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=(ALL, PAPERS, *RESULTS),
+                        help=f"{ALL}, {PAPERS}, or of {', '.join(RESULTS)}")  # fmt: skip
+    parser.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of public sets")
+    parser.add_argument("--keep", type=Path, default=Place.kept, help="folder for texts")
+    parser.add_argument("-o", dest="results", type=Path, default=HERE, help="folder of the results")
+    parser.add_argument("--again", action="store_true", help="make what is up to date, too")
+    parser.add_argument("--list", action="store_true", help="only list what is out of date")
+    parser.add_argument("--quick", action="store_true", help="a toy size")
+    args = parser.parse_args(argv)
+    if args.quick and args.results == HERE and not args.list:
+        parser.error("--quick needs -o FOLDER: toy results are not kept")
+    groups = {name for name in args.names if name in (ALL, PAPERS)}
+    names = [n for n, one in RESULTS.items() if n in args.names or one.group in groups]
+    if args.list:
+        for name in names:
+            print(f"{name}: {', '.join(changed(name, args.results)) or 'up to date'}")
+        return 0
+    place = Place(args.results, args.keep, args.reference, args.quick)
+    failed = run(names, place, again=args.again or not groups)
+    if args.results == HERE:
+        for words in (("papers.claims", HERE, "-o", HERE / "claims.md"), ("docs_tables",)):
+            run_process(script_command(*map(str, words)))
+    return failed
+
 
 if __name__ == "__main__":
-    sys.exit(main(BENCHMARKS, "scripts.bench"))
+    sys.exit(main())

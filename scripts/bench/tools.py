@@ -72,31 +72,6 @@ class Finished:
         return facts
 
 
-@dataclass(frozen=True)
-class Run:
-    """One way from text to a model."""
-
-    processes: list[Finished]
-    # of its seconds, as far as they are known
-    parts: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)  # what it said
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all its processes."""
-        return sum(done.seconds for done in self.processes)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """User and system time of all its processes."""
-        return sum(done.cpu_seconds for done in self.processes)
-
-    @property
-    def peak_bytes(self) -> int:
-        """Of the largest process."""
-        return max(done.peak_bytes for done in self.processes)
-
-
 class Running:
     """A measured process that has been started; see `started_process`."""
 
@@ -108,21 +83,6 @@ class Running:
             [sys.executable, "-I", "-S", "-c", LAUNCHER, str(facts), *map(str, command)],
             cwd=folder, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
-
-    @property
-    def program(self) -> int | None:
-        """Process id of the program itself, while it runs; Linux only."""
-        launcher = self._process.pid
-        try:
-            children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
-        except OSError:
-            return None
-        return int(children.split()[0]) if children.strip() else None
 
     def wait(self, codes: Sequence[int] = (0,)) -> Finished:
         """Wait for its end. Raises `BenchError` if it ended with a code that is not in `codes`."""
@@ -222,11 +182,6 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return median([a / b for a, b in zip(above, below, strict=True)])
 
 
-def medians(found: Sequence[Mapping[str, float]], *names: str) -> dict[str, float]:
-    """Medians of numbers of the same names; of all of them, unless some are named."""
-    return {name: median([one[name] for one in found]) for name in names or found[0]}
-
-
 def costs(runs: Sequence[Any]) -> dict[str, float]:
     """Cells of processes that did the same: seconds, CPU seconds and peak."""
     return {
@@ -239,11 +194,6 @@ def costs(runs: Sequence[Any]) -> dict[str, float]:
 def ratio(above: Sequence[Any], below: Sequence[Any], name: str = "seconds") -> float:
     """Median ratio of an attribute of neighbouring runs."""
     return median_ratio([getattr(r, name) for r in above], [getattr(r, name) for r in below])
-
-
-def shares(parts: Mapping[str, float]) -> str:
-    """Names and seconds, for a cell."""
-    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items())
 
 
 def machine_facts() -> dict[str, Any]:
@@ -346,18 +296,6 @@ class Report:
     ratios: dict[str, float] = field(default_factory=dict)  # the numbers that matter
     notes: list[str] = field(default_factory=list)  # what was timed, and how
     machine: dict[str, Any] = field(default_factory=machine_facts)
-
-    def resume(self, prefix: Path | None, *same: str) -> None:
-        """Take over what an earlier report of this commit has, if these settings are the same."""
-        path = None if prefix is None else prefix.with_name(prefix.name + ".json")
-        if path is None or not path.is_file():
-            return
-        found = json.loads(path.read_bytes())
-        then, now = ({**f["settings"], **f["machine"]} for f in (found, asdict(self)))
-        for name in ("commit", "quick", *same):
-            if then[name] != now[name]:
-                raise BenchError(f"{path.name} has another {name}; remove it to start over")
-        self.rows, self.tables, self.data = found["rows"], found["tables"], found["data"]
 
     def _end(self) -> None:
         """Add what is known only at the end; later calls change nothing."""

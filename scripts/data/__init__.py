@@ -1,1 +1,1 @@
-"""Make and fetch data sets."""
+"""Make data sets."""

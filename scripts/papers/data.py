@@ -129,7 +129,7 @@ _set = one_of(DATA_SETS)
 
 def data_options(*names: str) -> dict[str, Option]:
     """Options that say which data sets; `names` are the default."""
-    given = "SET=TEXT, text to {} on, for example from data.fetch"
+    given = "SET=TEXT, text to {} on"
     return {
         "sets": Option(_set, f"of {', '.join(DATA_SETS)}", list(names)),
         "data": Option(_named(Path), given.format("train"), [], repeated=True),

@@ -4,10 +4,8 @@ Each case writes an input of one format, damages it, and runs a command on it in
 Right is exit code 0, 1 or 3, with one sentence for 1. A signal, a traceback, a hang, or a peak of
 memory above ``--mem``, measured from outside, is a failure.
 
-Some damage is of bytes, whatever they mean. Other damage keeps the container valid: entries of the
-buffers of a Feather file, arrays and their headers in an npz file, words of text, and tables of any
-types with nulls anywhere. Not made are small files of much data, such as a column of a billion
-equal numbers: a page of Parquet or a record batch of Feather is read whole, whatever its size.
+Bytes and words of text are damaged, whatever they mean; or the container stays valid, and has
+columns of any type with nulls anywhere, or arrays that do not fit together.
 """
 
 import contextlib
@@ -44,414 +42,230 @@ MEM = 300_000_000
 LONGEST = 60  # seconds of a command
 ALLOWED = (0, 1, 3)  # exit codes
 WORKERS, FEW = 2, 200  # processes; cases for which one is enough
-
-# ------------------------------------------------------------------------------ damage of bytes
-
+ROWS = 60
 _NUMBERS = [0, 1, 2, -1, -2, 127, 255, 2**15, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1]
 
 
-def _place(data: bytearray, dice: random.Random) -> int:
-    """Draw a position; the begin and the end, which tell where the rest is, come up more often."""
-    if dice.random() < 0.5:
-        return dice.randrange(len(data))
-    near = min(len(data) - 1, int(dice.expovariate(1 / 300)))
-    return near if dice.random() < 0.3 else len(data) - 1 - near
+# --------------------------------------------------------------------------- damage of bytes
 
 
-def _bit(data: bytearray, at: int, dice: random.Random) -> None:
-    data[at] ^= 1 << dice.randrange(8)
-
-
-def _byte(data: bytearray, at: int, dice: random.Random) -> None:
-    data[at] = dice.choice([0, 255, 127, 128, 1, 10, 44, 58, dice.randrange(256)])
-
-
-def _word(data: bytearray, at: int, dice: random.Random) -> None:
-    """Set an aligned integer, or add to it."""
-    width = dice.choice([1, 2, 4, 4, 8, 8])
-    at -= at % width
-    new = dice.choice(_NUMBERS)
-    if dice.random() < 0.5:
-        new = int.from_bytes(data[at : at + width], "little") + dice.choice([-1000, -8, -1, 1, 8])
-    data[at : at + width] = (new % (1 << 8 * width)).to_bytes(width, "little")
-
-
-def _varint(data: bytearray, at: int, dice: random.Random) -> None:
-    """Set a number as Parquet writes it."""
-    new = dice.choice([b"\xff" * 9 + b"\x01", b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x04", b"\x00"])
-    data[at : at + len(new)] = new
-
-
-def _copy(data: bytearray, at: int, dice: random.Random) -> None:
-    begin = dice.randrange(len(data))
-    data[at:at] = data[begin : begin + dice.randrange(200)]
-
-
-def _lose(data: bytearray, at: int, dice: random.Random) -> None:
-    del data[at : at + dice.choice([1, 1, 8, 64, 1000])]
-
-
-def _zero(data: bytearray, at: int, dice: random.Random) -> None:
-    data[at : at + 16] = bytes(len(data[at : at + 16]))
-
-
-def _swap(data: bytearray, at: int, dice: random.Random) -> None:
-    other = dice.randrange(len(data))
-    data[at : at + 8], data[other : other + 8] = data[other : other + 8], data[at : at + 8]
-
-
-def _cut(data: bytearray, at: int, dice: random.Random) -> None:
-    del data[at:]
-
-
-_OF_BYTES = {
-    "bit": _bit, "byte": _byte, "word": _word, "varint": _varint, "copy": _copy, "lose": _lose,
-    "zero": _zero, "swap": _swap, "cut": _cut,
-}  # fmt: skip
-
-
-def _bytes(data: bytearray, dice: random.Random) -> str:
-    """Damage bytes; return the kind."""
-    kind = dice.choice([*_OF_BYTES, "bit", "word"])
+def _damage(data: bytearray, dice: random.Random) -> str:
+    """Damage bytes, more often near the begin and the end; return the kind."""
+    kind = dice.choice(["bit", "bit", "byte", "word", "word", "copy", "lose", "zero", "cut"])
     for _ in range(dice.choice([1, 1, 2, 8])):
-        if data:
-            _OF_BYTES[kind](data, _place(data, dice), dice)
+        if not data:
+            break
+        near = min(len(data) - 1, int(dice.expovariate(1 / 300)))
+        at = dice.choice([dice.randrange(len(data)), near, len(data) - 1 - near])
+        if kind == "bit":
+            data[at] ^= 1 << dice.randrange(8)
+        elif kind == "byte":
+            data[at] = dice.choice([0, 255, 127, 128, 1, 10, 44, 58])
+        elif kind == "word":  # an aligned integer
+            width = dice.choice([1, 4, 8])
+            at -= at % width
+            old = int.from_bytes(data[at : at + width], "little")
+            new = dice.choice([*_NUMBERS, old - 1000, old - 1, old + 1, old + 8])
+            data[at : at + width] = (new % (1 << 8 * width)).to_bytes(width, "little")
+        elif kind == "copy":
+            begin = dice.randrange(len(data))
+            data[at:at] = data[begin : begin + dice.randrange(200)]
+        else:
+            size = {"lose": dice.choice([1, 8, 64, 1000]), "zero": 16}.get(kind, len(data))
+            data[at : at + size] = bytes(len(data[at : at + size]) if kind == "zero" else 0)
     return kind
 
 
 # ---------------------------------------------------------------------------------- tables
 
 _WORDS = ["red", "blue", "", " ", "x" * 3000, "grün", "a=b", "a b:c|d", "nan", "1", "?", "\0", "😀"]
-_INTS = [0, 1, 2, 3, 7, 90_000]
+_NUMERIC = [pa.float64(), pa.float32(), pa.float16(), pa.int8(), pa.int64(), pa.uint64(),
+            pa.bool_(), pa.decimal128(9, 3), pa.null()]  # fmt: skip
+_TEXTUAL = [pa.string(), pa.large_string(), pa.string_view()]
 
 
-def _numbers(dice: random.Random) -> pa.DataType:
-    return dice.choice([
-        pa.float64(), pa.float64(), pa.float32(), pa.float16(), pa.int8(), pa.int32(), pa.int64(),
-        pa.uint8(), pa.uint64(), pa.bool_(), pa.decimal128(9, 3), pa.null(),
-    ])  # fmt: skip
-
-
-def _any_type(dice: random.Random, depth: int = 0) -> pa.DataType:
-    """Draw the type of a column, mostly one that is read."""
+def _any_column(dice: random.Random, depth: int = 0) -> pa.Array:
+    """Return a column of any type, with nulls, numbers that are not finite and odd words."""
     shape = dice.random() if depth < 3 else 0.0
+    odd = [None, math.nan, math.inf, 2**62, 1e300, -1]
     if shape < 0.4:
-        return _numbers(dice)
+        kind = dice.choice(_NUMERIC)
+        numbers = [dice.choice([*odd, 0, 1, 90_000, 0.5]) for _ in range(ROWS)]
+        return pa.array(numbers, pa.float64()).cast(kind, safe=False)
     if shape < 0.7:
-        return dice.choice([pa.string(), pa.string(), pa.large_string(), pa.string_view()])
-    if shape < 0.9:
-        codes = dice.choice([pa.int8(), pa.int32(), pa.uint16()])
-        return pa.dictionary(codes, dice.choice([pa.string(), pa.large_string(), _numbers(dice)]))
-    inner = _any_type(dice, depth + 1)
+        words = [dice.choice([*_WORDS, None]) for _ in range(ROWS)]
+        return pa.array(words, dice.choice(_TEXTUAL))
+    inner = _any_column(dice, depth + 1)
+    if shape < 0.8:
+        return inner.dictionary_encode()
+    ends = pa.array(range(ROWS + 1), pa.int32())
     return dice.choice([
-        pa.list_(inner), pa.large_list(inner), pa.list_(inner, 2), pa.list_view(inner),
-        pa.struct([("a", inner)]), pa.map_(pa.string(), inner),
-        pa.run_end_encoded(pa.int32(), inner), pa.binary(), pa.binary(3), pa.date32(),
-        pa.timestamp("ns"), pa.time64("us"),
-        pa.duration("s"), pa.month_day_nano_interval(), pa.binary_view(),
-    ])  # fmt: skip
-
-
-def _array(kind: pa.DataType, n: int, dice: random.Random, odd: float) -> pa.Array:
-    """Return a column; `odd` is the share of nulls and of numbers that are not finite."""
-    if pa.types.is_dictionary(kind):
-        return _array(kind.value_type, n, dice, odd).dictionary_encode().cast(kind)
-    if pa.types.is_run_end_encoded(kind):
-        ends = pa.array(range(1, n + 1), kind.run_end_type)
-        return pa.RunEndEncodedArray.from_arrays(ends, _array(kind.value_type, n, dice, odd))
-
-    def value() -> Any:
-        if dice.random() < odd:
-            return dice.choice([None, None, math.nan, math.inf, 2**62, 1e300, -1])
-        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            return round(dice.gauss(0, 1), 3)
-        return dice.choice(_INTS)
-
-    if pa.types.is_boolean(kind):
-        return pa.array([dice.choice([True, False, None]) for _ in range(n)])
-    if kind in (pa.string(), pa.large_string(), pa.string_view()):
-        words = _WORDS if dice.random() < odd * 10 else _WORDS[:2]
-        return pa.array([dice.choice(words) for _ in range(n)], kind)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return pa.array([value() for _ in range(n)], from_pandas=False).cast(kind, safe=False)
-    return pa.array([dice.choice(_INTS) for _ in range(n)]).cast(kind)
-
-
-def _labels(n: int, dice: random.Random) -> pa.Array:
-    if dice.random() < 0.1:
-        return _array(_any_type(dice), n, dice, 0.01)
-    return pa.array(
-        [dice.choice([-1, 1]) for _ in range(n)], dice.choice([pa.int64(), pa.float64()])
-    )
-
-
-def _wide_table(n: int, dice: random.Random, is_odd: bool) -> pa.Table:
-    columns = {"label": _labels(n, dice) if is_odd else pa.array([(-1) ** k for k in range(n)])}
-    fixed = {"a": pa.float64(), "b": pa.string(), "c": pa.dictionary(pa.int32(), pa.string())}
-    for name, kind in {**fixed, "d": pa.bool_(), "e": pa.float32()}.items():
-        if is_odd and dice.random() < 0.4:
-            with contextlib.suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
-                columns[name] = _array(_any_type(dice), n, dice, dice.choice([0, 0.01, 0.1]))
-        if name not in columns:
-            columns[name] = _array(kind, n, dice, 0.0)
-    return pa.table(columns)
-
-
-def _sparse_table(n: int, dice: random.Random, is_odd: bool) -> pa.Table:
-    """Return lists of ids and values, some of other lengths, with nulls, or of odd types."""
-    rows = [sorted(dice.sample(range(50), dice.randrange(6))) for _ in range(n)]
-    values: list[Any] = [[round(dice.gauss(0, 1), 3) for _ in row] for row in rows]
-    ids: list[Any] = list(rows)
-    for _ in range(dice.choice([0, 0, 1, 3]) if is_odd else 0):
-        row, part = dice.randrange(n), dice.choice([ids, values])
-        part[row] = dice.choice([None, [], [None], [-1], [2**62, 1], [1, 1, 1], [0] * 3000])
-    kind_of_ids = dice.choice([pa.int32(), pa.int64(), pa.uint64(), pa.int8()]) if is_odd else None
-    listed = dice.choice([pa.list_, pa.large_list, pa.list_view]) if is_odd else pa.list_
-    columns = {"label": _labels(n, dice) if is_odd else pa.array([(-1.0) ** k for k in range(n)])}
-    try:
-        columns["indices"] = pa.array(ids, listed(kind_of_ids or pa.int64()))
-    except (pa.ArrowException, OverflowError):
-        columns["indices"] = pa.array(ids, pa.list_(pa.int64()))
-    columns["values"] = pa.array(values, listed(pa.float64()))
-    return pa.table(columns)
+        lambda: pa.ListArray.from_arrays(ends, inner),
+        lambda: pa.FixedSizeListArray.from_arrays(inner, 1),
+        lambda: pa.StructArray.from_arrays([inner], ["a"]),
+        lambda: pa.RunEndEncodedArray.from_arrays(ends[1:], inner),
+        lambda: pa.array(range(ROWS)).cast(pa.timestamp("ns")),
+        lambda: pa.array([b"\xff"] * ROWS, pa.binary()),
+    ])()  # fmt: skip
 
 
 def _table(dice: random.Random, layout: str, is_odd: bool) -> pa.Table:
-    n = dice.choice([1, 7, 60, 60, 200]) if is_odd else 60
-    return (_wide_table if layout == "wide" else _sparse_table)(n, dice, is_odd)
+    """Return a table of columns, or of lists of ids and values; perhaps with odd ones."""
+    signs = [dice.choice([-1, 1]) if is_odd else (-1) ** k for k in range(ROWS)]
+    columns: dict[str, Any] = {"label": pa.array(signs)}
+    if layout == "sparse":
+        ids: list[Any] = [sorted(dice.sample(range(50), dice.randrange(6))) for _ in range(ROWS)]
+        values: list[Any] = [[round(dice.gauss(0, 1), 3) for _ in row] for row in ids]
+        for _ in range(dice.choice([1, 3]) if is_odd else 0):
+            odd = [None, [], [None], [-1], [2**62, 1], [1, 1, 1], [0] * 3000]
+            dice.choice([ids, values])[dice.randrange(ROWS)] = dice.choice(odd)
+        listed = dice.choice([pa.list_, pa.large_list, pa.list_view]) if is_odd else pa.list_
+        columns["indices"] = pa.array(ids, listed(pa.int64()))
+        columns["values"] = pa.array(values, listed(pa.float64()))
+        return pa.table(columns)
+    columns |= {
+        "a": pa.array([dice.gauss(0, 1) for _ in range(ROWS)]),
+        "b": pa.array([dice.choice(_WORDS[:2]) for _ in range(ROWS)]),
+        "c": pa.array([dice.choice(_WORDS[:2]) for _ in range(ROWS)]).dictionary_encode(),
+    }
+    for name in [*columns] if is_odd else []:
+        if dice.random() < 0.4:
+            with contextlib.suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
+                columns[name] = _any_column(dice)
+    return pa.table(columns)
 
 
-def _feather(dice: random.Random, layout: str) -> tuple[bytearray, str]:
-    damage = dice.choice(["types", "buffers", "buffers", "bytes", "bytes"])
-    is_odd = damage == "types" or (damage == "buffers" and dice.random() < 0.5)
+def _arrow(dice: random.Random, layout: str, kind: str) -> tuple[bytearray, str]:
+    """Return a Feather or Parquet file, with odd columns or damaged bytes."""
+    is_odd, file = dice.random() < 0.4, io.BytesIO()
     table = _table(dice, layout, is_odd)
-    codec = None if damage == "buffers" else dice.choice([None, "lz4", "zstd"])
-    file = io.BytesIO()
-    options = pa.ipc.IpcWriteOptions(compression=codec, unify_dictionaries=True)
-    with pa.ipc.new_file(file, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=dice.choice([20, 1000]))
-    data = bytearray(file.getvalue())
-    if damage == "buffers":
-        _entries(data, dice)
-    elif damage == "bytes":
-        damage = _bytes(data, dice)
-    return data, damage
-
-
-def _entries(data: bytearray, dice: random.Random) -> None:
-    """Damage entries of buffers of an uncompressed file: offsets, codes, values, nulls."""
-    kept = pa.py_buffer(bytes(data))
-    reader = pa.ipc.open_file(kept)
-    columns = reader.get_batch(dice.randrange(reader.num_record_batches)).columns
-    column = dice.choice(columns)
-    parts = column.buffers()
-    if pa.types.is_dictionary(column.type) and dice.random() < 0.3:
-        parts = column.dictionary.buffers()
-    some = [part for part in parts if part is not None and part.size]
-    if not some:
-        return
-    buffer = dice.choice(some)
-    begin, width = buffer.address - kept.address, dice.choice([1, 4, 4, 4, 8])
-    n = max(1, buffer.size // width)
-
-    def change(place: int, new: int) -> None:
-        at = begin + width * place
-        data[at : at + width] = (new % (1 << 8 * width)).to_bytes(width, "little")
-
-    def entry(place: int) -> int:
-        return int.from_bytes(data[begin + width * place :][:width], "little")
-
-    how = dice.choice(["one", "one", "last", "shift", "swap", "same"])
-    at, new = dice.randrange(n), dice.choice([*_NUMBERS, -100, 50, 5000, 2 * 10**9])
-    if how == "one":
-        change(at, new)
-    elif how == "last":
-        change(n - 1, entry(n - 1) + new)
-    elif how == "swap":
-        here, other = entry(at), dice.randrange(n)
-        change(at, entry(other))
-        change(other, here)
+    if kind == "feather":
+        codec = dice.choice([None, None, "lz4", "zstd"])
+        options = pa.ipc.IpcWriteOptions(compression=codec, unify_dictionaries=True)
+        with pa.ipc.new_file(file, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=dice.choice([20, 1000]))
     else:
-        for k in range(at if how == "same" else 0, n):
-            change(k, new if how == "same" else entry(k) + new)
-
-
-def _parquet(dice: random.Random, layout: str) -> tuple[bytearray, str]:
-    damage = dice.choice(["types", "text", "bytes", "bytes", "bytes"])
-    table = _table(dice, layout, damage == "types")
-    if damage == "text":  # words that are not UTF-8
-        words = [
-            dice.choice([b"a", b"\xff", b"\xc3", b"ab\xed\xa0\x80"]) for _ in range(len(table))
-        ]
-        column = pa.Array.from_buffers(pa.string(), len(words), pa.array(words).buffers())
-        name = dice.choice(["b", "label", "f"])
-        table = table.drop_columns([name] if name in table.schema.names else [])
-        table = table.append_column(name, column)
-    how: dict[str, Any] = {
-        "compression": dice.choice(["none", "snappy", "zstd", "gzip"]),
-        "use_dictionary": dice.random() < 0.5, "row_group_size": dice.choice([20, 1000]),
-        "data_page_version": dice.choice(["1.0", "2.0"]), "data_page_size": dice.choice([50, None]),
-        "store_schema": dice.random() < 0.7, "write_page_checksum": dice.random() < 0.2,
-    }  # fmt: skip
-    file = io.BytesIO()
-    try:
+        how: dict[str, Any] = {
+            "compression": dice.choice(["none", "snappy", "zstd", "gzip"]),
+            "use_dictionary": dice.random() < 0.5, "row_group_size": dice.choice([20, 1000]),
+            "data_page_version": dice.choice(["1.0", "2.0"]),
+        }  # fmt: skip
         pq.write_table(table, file, **how)
-    except pa.ArrowException:  # a type that Parquet does not have
-        file = io.BytesIO()
-        pq.write_table(_table(dice, layout, False), file, **how)
     data = bytearray(file.getvalue())
-    if damage == "bytes":
-        damage = _bytes(data, dice)
-    return data, damage
+    return data, "types" if is_odd else _damage(data, dice)
 
 
 # ------------------------------------------------------------------------------------- arrays
 
 _HEADERS = [
-    (b"<f8", b"|O"), (b"<f8", b"<c16"), (b"<f8", b"<M8[s]"), (b"<f8", b"|S8"), (b"<f8", b"|V8"),
-    (b"<f8", b"<f2"), (b"<i4", b"<i8"), (b"<i8", b">i8"), (b"<i8", b"<U2"), (b"<i4", b"<u8"),
-    (b"False", b"True"), (b",)", b",1)"), (b"(", b"(-"), (b"(", b"(9"), (b"(", b"(99999999999999"),
-    (b",)", b"0000,)"), (b"(", b"(" * 500), (b"shape", b"shap"), (b"'", b'"'), (b":", b""),
-    (b"{", b"{'x': [],"), (b"}", b""), (b"<f8'", b"<f8', 'x': 1"), (b"\x01\x00", b"\x03\x00"),
-    (b"\x01\x00", b"\x02\x00"), (b"\x01\x00", b"\x09\x00"), (b"NUMPY", b"numpy"), (b" ", b"#"),
-    (b"(", b"(True or "), (b"<f8", b"<f16"), (b"<f8", b"f8,f8"), (b"<f8", b""),
+    (b"<f8", b"|O"), (b"<f8", b"<c16"), (b"<f8", b"<M8[s]"), (b"<f8", b"|S8"), (b"<f8", b"<f2"),
+    (b"<i8", b">i8"), (b"<i8", b"<U2"), (b"False", b"True"), (b",)", b",1)"), (b"(", b"(-"),
+    (b"(", b"(99999999999999"), (b"(", b"(" * 500), (b"shape", b"shap"), (b"{", b"{'x': [],"),
+    (b"}", b""), (b"\x01\x00", b"\x03\x00"), (b"NUMPY", b"numpy"), (b"(", b"(True or "),
+    (b"<f8", b"f8,f8"), (b"<f8", b""),
 ]  # fmt: skip
 
 
 def _npy(array: Any, dice: random.Random, is_damaged: bool) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
-    data = file.getvalue()
-    if not is_damaged:
-        return data
-    if dice.random() < 0.3:
-        raw = bytearray(data)
-        _bytes(raw, dice)
-        return bytes(raw)
-    old, new = dice.choice(_HEADERS)
-    if dice.random() < 0.5:  # the header keeps its length
-        head = data[:128].replace(old, new, 1)[:127].ljust(127) + b"\n"
-        return head + data[128:]
-    return data.replace(old, new, 1)
+    data = bytearray(file.getvalue())
+    if is_damaged and dice.random() < 0.3:
+        _damage(data, dice)
+    elif is_damaged:
+        data = data.replace(*dice.choice(_HEADERS), 1)
+    return bytes(data)
 
 
 def _arrays(dice: random.Random) -> dict[str, Any]:
-    n = 60
-    lengths = [dice.randrange(6) for _ in range(n)]
+    lengths = [dice.randrange(6) for _ in range(ROWS)]
     nnz = sum(lengths)
     return {
         "indptr": np.cumsum([0, *lengths]).astype(dice.choice([np.int32, np.int64])),
         "indices": np.array([dice.randrange(40) for _ in range(nnz)], np.int32),
         "data": np.array([dice.gauss(0, 1) for _ in range(nnz)]),
-        "shape": np.array([n, 40]), "format": np.array(b"csr"),
-        "y": np.array([(-1) ** k for k in range(n)], np.int64),
+        "shape": np.array([ROWS, 40]), "format": np.array(b"csr"),
+        "y": np.array([(-1) ** k for k in range(ROWS)], np.int64),
     }  # fmt: skip
 
 
-def _strange(arrays: dict[str, Any], dice: random.Random) -> None:
-    """Replace an array of a matrix by one that does not fit the others."""
-    name = dice.choice([*arrays, *["indptr"] * (len(arrays) > 1)])
+def _misfit(arrays: dict[str, Any], dice: random.Random) -> None:
+    """Replace an array of a matrix by one that does not fit the others, or drop it."""
+    name = dice.choice([*arrays])
     old = arrays[name]
-    kind = dice.choice(["entry", "entry", "shorter", "longer", "type", "shape", "none", "shift"])
-    if kind == "none":
-        del arrays[name]
-    elif old.ndim == 0:
+    if old.ndim == 0:
         arrays[name] = np.array(dice.choice([b"csc", b"coo", b"", "csr"]))
-    elif kind in ("entry", "shift"):
-        wide = old.astype(dice.choice([np.int64, np.int32, np.uint64, np.float64]))
-        place = dice.randrange(len(wide)) if kind == "entry" else slice(None)
-        with np.errstate(all="ignore"):
-            new = np.array(dice.choice([-1, -(2**31), 10**6, 2**31 - 1, 2**40])).astype(wide.dtype)
-            wide[place] = wide[place] + new
-        arrays[name] = wide
-    elif kind == "shorter":
-        arrays[name] = old[: len(old) - dice.choice([1, 2, len(old)])]
-    elif kind == "longer":
-        arrays[name] = np.concatenate([old, old[-dice.choice([1, 5]) :]])
-    elif kind == "type":
-        types = ["?", "i1", "u8", "f2", "f4", "c16", "S3", "U3", "M8[s]", "f16"]
-        with np.errstate(all="ignore"), contextlib.suppress(ValueError, TypeError):
-            arrays[name] = old.astype(dice.choice(types))
-    else:
-        arrays[name] = dice.choice([old[:, None], old[None], old[0], np.zeros((0,), old.dtype)])
+        return
+    wide = old.astype(dice.choice([np.int64, np.int32, np.uint64, np.float64]))
+    with np.errstate(all="ignore"):
+        new = np.array(dice.choice([-1, -(2**31), 10**6, 2**40])).astype(wide.dtype)
+        wide[dice.choice([0, len(wide) // 2, -1])] += new
+    kinds = ["?", "i1", "f2", "c16", "S3", "M8[s]"]
+    arrays[name] = dice.choice([
+        wide, wide, old[:-1], np.concatenate([old, old[-1:]]), old[:, None], old[0], old[:0],
+        old.astype("i8").astype(dice.choice(kinds)),
+    ])  # fmt: skip
+    if dice.random() < 0.1:
+        del arrays[name]
 
 
-def _pack(arrays: dict[str, Any], dice: random.Random, damaged: str) -> bytes:
-    file = io.BytesIO()
-    method = dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    if damaged and dice.random() < 0.1:
-        method = dice.choice([zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-    with zipfile.ZipFile(file, "w", method) as archive:
+def _pack(arrays: dict[str, Any], dice: random.Random, damaged: str = "") -> bytes:
+    file, methods = io.BytesIO(), [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
+    with zipfile.ZipFile(
+        file, "w", dice.choice([*methods, zipfile.ZIP_LZMA][: 2 + bool(damaged)])
+    ) as archive:
         for name, array in arrays.items():
             archive.writestr(f"{name}.npy", _npy(array, dice, name == damaged))
     return file.getvalue()
 
 
-def _npz(dice: random.Random, layout: str) -> tuple[bytearray, str]:
-    arrays, damaged = _arrays(dice), ""
-    damage = dice.choice(["arrays", "arrays", "header", "bytes"])
-    if damage == "arrays":
-        _strange(arrays, dice)
-    elif damage == "header":
-        damaged = dice.choice(list(arrays))
-    data = bytearray(_pack(arrays, dice, damaged))
-    if damage == "bytes":
-        damage = _bytes(data, dice)
-    return data, damage
-
-
-def _beside(dice: random.Random, path: Path) -> str:
-    """Write an npz file without labels and damaged labels beside it."""
-    arrays = _arrays(dice)
-    y = arrays.pop("y")
-    path.write_bytes(_pack(arrays, dice, ""))
-    damage, labels = dice.choice(["header", "arrays"]), {"y": y}
-    if damage == "arrays":
-        _strange(labels, dice)
-    content = _npy(labels.get("y", np.zeros(0)), dice, damage == "header")
-    path.with_suffix(".y.npy").write_bytes(content)
+def _npz(dice: random.Random, path: Path) -> str:
+    """Write a damaged matrix, or damaged labels beside a good one."""
+    arrays, damage = _arrays(dice), dice.choice(["arrays", "arrays", "header", "bytes", "beside"])
+    if damage == "beside":
+        labels = {"y": arrays.pop("y")}
+        _misfit(labels, dice)
+        y = labels.get("y", np.zeros(0))
+        path.with_suffix(".y.npy").write_bytes(_npy(y, dice, dice.random() < 0.5))
+    elif damage == "arrays":
+        _misfit(arrays, dice)
+    data = bytearray(_pack(arrays, dice, dice.choice([*arrays]) if damage == "header" else ""))
+    damage = _damage(data, dice) if damage == "bytes" else damage
+    path.write_bytes(data)
     return damage
 
 
 # --------------------------------------------------------------------------------------- text
 
 _TOKENS = [
-    b"nan", b"inf", b"-inf", b"1e999", b"1e-999", b"9" * 400, b"-1", b"0", b"18446744073709551616",
-    b"9223372036854775807", b"\0", b"\xff\xfe", b'"', b'""', b",,", b"|", b":", b"1:", b":1", b" ",
-    b"|ns:", b"|n:nan a", b"'", b"#", b"\r", b"\n\n", b"\r\n", b"qid:1", b"x" * 5000, b"\t", b"1_0",
-    b"\xef\xbb\xbf", b"0x1p3", b"1:1" * 900, b"label", b"a", b"-", b"+", b".", b"e5", b"1.", b"?",
-    b"1 2:3 2:4 1:5", b"\n-1 1:1", b"\xc3", b"\x1f\x8b", b'a"b', b'"a\n', b"1,2,3,4,5",
+    b"nan", b"inf", b"1e999", b"1e-999", b"9" * 400, b"-1", b"0", b"18446744073709551616", b"\0",
+    b"\xff\xfe", b'"', b'""', b",,", b"|", b":", b"1:", b":1", b" ", b"|ns:", b"|n:nan a", b"#",
+    b"\r", b"\n\n", b"qid:1", b"x" * 5000, b"\t", b"1_0", b"\xef\xbb\xbf", b"0x1p3", b"1:1" * 900,
+    b"label", b"e5", b"1 2:3 2:4 1:5", b"\n-1 1:1", b"\xc3", b"\x1f\x8b", b'"a\n', b"1,2,3,4,5",
 ]  # fmt: skip
 
 
 def _text(dice: random.Random, kind: str) -> bytes:
-    signs = [dice.choice(["-1", "1", "+1"]) for _ in range(60)]
-    if kind == "csv":
-        rows = [
-            f"{s},{k * 0.5},x{k % 5},{dice.choice(['', 'u', '2'])}" for k, s in enumerate(signs)
-        ]
-        rows = ["label,a,b,c", *rows]
-    elif kind == "vw":
-        rows = [f"{s} 0.5 'tag{k} |ns:2 a:{k * 0.5} b |o x{k % 5}" for k, s in enumerate(signs)]
-    else:
-        rows = [f"{s} 1:{k % 7} {k % 9 + 3}:0.5 40:1e-3" for k, s in enumerate(signs)]
-    return ("\n".join(rows) + "\n").encode()
+    signs = [dice.choice(["-1", "1", "+1"]) for _ in range(ROWS)]
+    line = {
+        "csv": "{s},{x},x{k},{w}", "vw": "{s} 0.5 'tag{k} |ns:2 a:{x} b |o x{k}",
+        "svm": "{s} 1:{k} 9:{x} 40:1e-3",
+    }[kind]  # fmt: skip
+    rows = [line.format(s=s, x=k * 0.5, k=k % 5, w="u2"[k % 2]) for k, s in enumerate(signs)]
+    return "\n".join([*["label,a,b,c"] * (kind == "csv"), *rows, ""]).encode()
 
 
 def _damaged_text(dice: random.Random, path: Path, kind: str) -> str:
     data = bytearray(_text(dice, kind))
-    damage = dice.choice(["words", "words", "bytes"])
-    if damage == "bytes":
-        damage = _bytes(data, dice)
-    else:
-        for _ in range(dice.choice([1, 1, 1, 3, 20])):
-            at = dice.randrange(len(data))
-            data[at : at + dice.choice([0, 0, 1, 3])] = dice.choice(_TOKENS)
+    damage = "words" if dice.random() < 0.6 else _damage(data, dice)
+    for _ in range(dice.choice([1, 1, 3, 20]) if damage == "words" else 0):
+        at = dice.randrange(len(data))
+        data[at : at + dice.choice([0, 1, 3])] = dice.choice(_TOKENS)
     path.write_bytes(data)
     if dice.random() < 0.15:  # compressed, and damaged once more
         ending = dice.choice(list(PACK))
         packed = bytearray(PACK[ending](bytes(data), dice))
-        damage = "packed " + (_bytes(packed, dice) if dice.random() < 0.7 else damage)
+        damage = "packed " + (_damage(packed, dice) if dice.random() < 0.7 else damage)
         path.with_name(path.name + ending).write_bytes(packed)
         path.unlink()
     return damage
@@ -459,42 +273,34 @@ def _damaged_text(dice: random.Random, path: Path, kind: str) -> str:
 
 # -------------------------------------------------------------------------------------- cases
 
-FORMATS = ("feather", "parquet", "npz", "npy", "csv", "vw", "svm")
+FORMATS = ("feather", "parquet", "npz", "csv", "vw", "svm")
+LAYOUTS = ("wide", "sparse", "npz", "csv", "vw", "svm")
 USES = ("split", "train", "predict", "validate", "test")
 
 
 def _good(layout: str, folder: Path) -> dict[str, Path]:
-    """Write a table, or sparse rows, and a model of it."""
-    dice, files = random.Random(layout), {"good": folder / f"{layout}.parquet"}
-    if layout in ("csv", "vw", "svm"):
-        files["good"] = folder / f"{layout}.{layout}"
-        files["good"].write_bytes(_text(dice, layout))
-    elif layout == "npz":
-        files["good"] = folder / "npz.npz"
-        files["good"].write_bytes(_pack(_arrays(dice), dice, ""))
-    else:
+    """Write rows of a layout, and a model of them."""
+    dice = random.Random(layout)
+    ending = layout if layout not in ("wide", "sparse") else "parquet"
+    files = {"good": folder / f"{layout}.{ending}", "model": folder / f"{layout}.model"}
+    if ending == "parquet":
         pq.write_table(_table(dice, layout, False), files["good"])
-    files["model"] = folder / f"{layout}.model"
+    else:
+        content = _pack(_arrays(dice), dice) if layout == "npz" else _text(dice, layout)
+        files["good"].write_bytes(content)
     sbm.train(files["good"], files["model"], {"max_passes": 2, "threads": 1})
     return files
 
 
-def _write(dice: random.Random, number: int, folder: Path) -> None:
+def _write(dice: random.Random, kind: str, folder: Path) -> None:
     """Write the damaged input of a case; print its layout and the kind of damage."""
-    kind = FORMATS[number % len(FORMATS)]
-    ending = "npz" if kind == "npy" else kind
-    path, layout = folder / f"input.{ending}", kind
+    path, layout = folder / f"input.{kind}", kind
     if kind in ("feather", "parquet"):
         layout = dice.choice(["wide", "sparse"])
-        data, damage = (_feather if kind == "feather" else _parquet)(dice, layout)
+        data, damage = _arrow(dice, layout, kind)
         path.write_bytes(data)
-    elif kind == "npz":
-        data, damage = _npz(dice, kind)
-        path.write_bytes(data)
-    elif kind == "npy":
-        layout, damage = "npz", _beside(dice, path)
     else:
-        damage = _damaged_text(dice, path, kind)
+        damage = _npz(dice, path) if kind == "npz" else _damaged_text(dice, path, kind)
     print(f"{layout}\t{damage}")
 
 
@@ -578,7 +384,7 @@ def _prepare(folder: Path) -> None:
     global _home
     _home = folder / f"worker-{os.getpid()}"
     _home.mkdir()
-    for layout in ("wide", "sparse", "npz", "csv", "vw", "svm"):
+    for layout in LAYOUTS:
         _files[layout] = _good(layout, _home)
         case = _home / "case"
         case.mkdir()
@@ -610,7 +416,7 @@ def _try(seed: int, number: int) -> Ended:
     os.chdir(case)
     try:
         dice, kind = random.Random(f"{seed} {number}"), FORMATS[number % len(FORMATS)]
-        code, said, _ = _forked(partial(_write, dice, number, case))  # pyarrow may crash here too
+        code, said, _ = _forked(partial(_write, dice, kind, case))  # pyarrow may crash here too
         if code:
             return Ended([("formats", kind), ("damage", "not written")], 0, [])
         layout, damage = said.strip().split("\t")

@@ -48,17 +48,27 @@ _FEW_WORDS = 64
 # Regular expressions in the syntax of RE2.
 PLAIN = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^(?i:[+-]?inf(inity)?)$"
 _PLAIN_COMMA = r"^[+-]?(\d+,?\d*|,\d+)([eE][+-]?\d+)?$"
-_GROUPED = "^[+-]?\\d{1,3}([ ,'\u00a0\u202f]\\d{3})+(\\.\\d*)?$"
-_GROUPED_COMMA = "^[+-]?\\d{1,3}([ .'\u00a0\u202f]\\d{3})+(,\\d*)?$"
-_MONEY = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
-_BEFORE, _BEHIND = rf"^([+-]?)\s*(?:{_MONEY})\s*", rf"\s*(?:{_MONEY})$"
+_BLANKS, _BETWEEN = "[\\s\u00a0\u202f]*", "[ '_\u2019\u00a0\u202f{}]"  # between groups of digits
+# Groups are of three digits; in India, all but the last are of two.
+_GROUPED = rf"^[+-]?(\d{{1,3}}({_BETWEEN.format(',')}\d{{3}})+|\d\d?(,\d\d)+,\d{{3}})(\.\d*)?$"
+_GROUPED_COMMA = rf"^[+-]?\d{{1,3}}({_BETWEEN.format('.')}\d{{3}})+(,\d*)?$"
+_MINUS = "^(\\(?)[\u2212\u2013]"  # the sign minus, and a dash
+MONEY = (
+    r"(?:[A-Z]{0,2}\p{Sc}|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|BRL|MXN|kr|zł)"
+)
+_BEFORE, _BEHIND = rf"^([+-]?){_BLANKS}{MONEY}{_BLANKS}", rf"{_BLANKS}{MONEY}$"
+_PERCENT = rf"(\d){_BLANKS}%$"
 _ISO = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
     r"([ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 )
 _ZONED = r"[ T].*(Z|[+-]\d\d(:?\d\d)?)$"
-DATES = ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M",
-         "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S")  # fmt: skip
+_DAYS = ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%d-%b-%Y",
+         "%b %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%b-%y")  # fmt: skip
+DATES = tuple(day + time for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS)
+# Of a date with the format %Y; strptime also takes fewer digits. Two digits are %y, which POSIX
+# defines: 69 to 99 are in the 20th century.
+_FOUR_DIGITS = r"(^|\D)\d{4}($|\D)"
 _TRUE, _FALSE = "true", "false"
 _IN_2000 = 946_684_800_000_000  # microseconds from 1970 to 2000
 _YEAR = 365.2425 * 86_400_000_000.0  # microseconds
@@ -329,8 +339,8 @@ def _codes(column: pa.Array) -> Ints:
 def parse_numbers(words: pa.Array, decimal: str = ".") -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Return words as numbers, nan for others, and which of them are numbers.
 
-    Numbers may have groups of three digits, a currency, a percent sign, or be in parentheses if
-    they are negative.
+    Numbers may have groups of digits, a currency, a percent sign, a typographic minus, or be in
+    parentheses if they are negative.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -338,13 +348,15 @@ def parse_numbers(words: pa.Array, decimal: str = ".") -> tuple[Floats, npt.NDAr
     plain = pc.match_substring_regex(words, PLAIN)
     if decimal == "." and pc.all(plain).as_py() in (True, None):
         return _floats(words.cast(pa.float64())), np.ones(len(words), np.bool_)
-    text = pc.replace_substring_regex(words, r"^\(([^-+].*)\)$", r"-\1")
-    is_percent = pc.match_substring_regex(text, r"\d\s*%$")
-    text = pc.replace_substring_regex(text, r"(\d)\s*%$", r"\1")
+    text = pc.replace_substring_regex(words, f"^{_BLANKS}|{_BLANKS}$", "")
+    text = pc.replace_substring_regex(text, _MINUS, r"\1-")
+    text = pc.replace_substring_regex(text, r"^\(([^-+].*)\)$", r"-\1")
+    is_percent = pc.match_substring_regex(text, _PERCENT)
+    text = pc.replace_substring_regex(text, _PERCENT, r"\1")
     text = pc.replace_substring_regex(text, _BEFORE, r"\1")
     text = pc.replace_substring_regex(text, _BEHIND, "")
     grouped = pc.match_substring_regex(text, _GROUPED if decimal == "." else _GROUPED_COMMA)
-    between = "[ ,'\u00a0\u202f]" if decimal == "." else "[ .'\u00a0\u202f]"
+    between = _BETWEEN.format("," if decimal == "." else ".")
     text = pc.if_else(grouped, pc.replace_substring_regex(text, between, ""), text)
     if decimal == ",":
         plain = pc.match_substring_regex(text, _PLAIN_COMMA)
@@ -390,12 +402,12 @@ def flags_of(column: Cells) -> tuple[Floats, Any]:
     return values[codes], is_mixed if is_mixed.any() else None
 
 
-def are_flags(words: pa.Array) -> bool:
-    """Return whether all words are true or false, in any case."""
+def find_flags(words: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which words are true or false, in any case."""
     import pyarrow.compute as pc
 
     known = strings([_TRUE, _FALSE], words.type)
-    return bool(pc.all(pc.is_in(pc.ascii_lower(words), value_set=known)).as_py())
+    return values_of(pc.is_in(pc.ascii_lower(words), value_set=known))
 
 
 # --------------------------------------------------------------------------------------- dates
@@ -440,6 +452,9 @@ def parse_dates(words: pa.Array, pattern: str) -> Ints:
     import pyarrow.compute as pc
 
     if pattern:
+        if "%Y" in pattern:
+            has_year = pc.match_substring_regex(words, _FOUR_DIGITS)
+            words = pc.if_else(has_year, words, nothing(words.type))
         found = pc.strptime(words, format=pattern, unit="us", error_is_null=True)
         return times_of(found)
     is_iso = pc.match_substring_regex(words, _ISO)

@@ -7,6 +7,8 @@ shows them, too. So words of digits are numbers in a Parquet file as in CSV.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +23,9 @@ from sbm.inputs.columns.arrays import (
 )
 from sbm.inputs.columns.cells import (
     DATES,
+    MONEY,
     NULL_WORDS,
-    are_flags,
+    find_flags,
     is_list,
     is_number,
     is_string,
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 SAMPLE = 10_000  # rows
 _FEWEST_IDS = 100  # cells that all differ
 _FEWEST_TEXTS, _DISTINCT_SHARE, _WORDS_OF_TEXT = 10, 0.9, 4
-_NUMERIC_SHARE, _MOST_OTHERS = 0.8, 3  # of a column of numbers with a few words
+# Cells of a kind that make a column of it: nearly all, or fewer if the others are a few words.
+_NEARLY_ALL, _MANY, _FEW_OTHERS = 0.9, 0.8, 3
 _FIRST_INEXACT = 2.0**53
 _DAY = 86_400_000_000  # microseconds
 _MOST_DATES = 1_000  # words that are tried as dates
@@ -50,6 +54,7 @@ _MOST_DATES = 1_000  # words that are tried as dates
 _CODE = re.compile(
     r"(^|[_\-. ])(id|ids|uid|uuid|guid|code|zip|zipcode|postcode|sku)$|[a-z](Id|ID)$"
 )
+_LIKE_A_DATE = r"^(\d{1,4}[-/. ]|[A-Z][a-z]{2,8} \d)"
 _LONG = "more digits than a float64 holds"
 _LEADING_ZERO = r"^[+-]?0\d+$"
 
@@ -103,20 +108,38 @@ def _percent(share: float) -> str:
 
 
 def _of_numbers(
-    name: str, numbers: Any, n: int, notes: list[str], decimal: str = ".", coded: str = ""
+    name: str,
+    numbers: Any,
+    n: int,
+    notes: list[str],
+    decimal: str = ".",
+    coded: str = "",
+    others: Sequence[str] = (),
+    n_others: int = 0,
 ) -> Column:
-    """Return a column of numbers; `coded` says why they are codes, if they are."""
+    """Return a column of numbers.
+
+    Parameters
+    ----------
+    coded : str
+        Why they are codes, if they are.
+    others : sequence of str
+        Notes about cells that are no numbers.
+    n_others : int
+        Number of these cells, which are missing if the column is one of numbers.
+    """
     found = np.unique(numbers)
     is_whole = bool((found == np.floor(found)).all() and np.isfinite(found).all())
     all_differ = len(found) == len(numbers) >= _FEWEST_IDS
     what = "whole numbers" if is_whole else "numbers"
     low, high = (np.format_float_positional(v, trim="-", precision=4) for v in found[[0, -1]])
     what += f" {low} to {high}" if len(found) > 1 else f" {low}"
-    seen = [f"{what}, {len(found):,} distinct", *notes]
-    if len(numbers) < n:
-        seen.append(f"{_percent(1 - len(numbers) / n)} missing")
     if is_whole and not coded and _CODE.search(name):
         coded = "named as a code"
+    seen = [f"{what}, {len(found):,} distinct", *notes, *(() if coded else others)]
+    n_missing = n - len(numbers) - (n_others if coded else 0)
+    if n_missing > 0:
+        seen.append(f"{_percent(n_missing / n)} missing")
     kind = "number"
     if coded:
         kind = "id" if all_differ else "category"
@@ -154,8 +177,8 @@ def _of_lists(name: str, column: pa.Array) -> Column:
     if (is_number(inner) or kinds.is_decimal(inner)) and longest == pc.min(lengths).as_py():
         seen = f"vectors of {longest:,} numbers"
         return Column(name, "vector", "vectors", size=longest, seen=seen)
-    what = "lists of numbers of different lengths" if is_number(inner) else f"type {column.type}"
-    return Column(name, "ignored", seen=f"{shorten(what)}, which are not read")
+    what = "lists of numbers of different lengths" if is_number(inner) else f"lists of {inner}"
+    return Column(name, "ignored", seen=f"{shorten(what)} are not read")
 
 
 def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
@@ -179,17 +202,17 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
     used = words.filter(array_of(~nulls))
     if len(used):
         counts_used = counts[~nulls]
-        if are_flags(used):
-            n_missing = n - int(counts_used.sum())
-            return Column(name, "flag", "flags", seen=_missing("true or false", n_missing, column))
-        if found := _of_number_words(name, column, used, counts_used, decimal):
-            return found
-        if found := _of_date_words(name, column, used):
+        found = (
+            _of_flag_words(name, n, used, counts_used)
+            or _of_number_words(name, column, used, counts_used, decimal)
+            or _of_date_words(name, n, used, counts_used)
+        )
+        if found:
             return found
     gaps = pc.sum(pc.count_substring_regex(words, r"\S\s+\S")).as_py() or 0
     n_texts = gaps + len(words)
     example = shorten(shown(words.filter(array_of(~is_blank)), 0), 30)
-    seen = f"{n_words:,} distinct words such as {example!r}"
+    seen = f"{n_words:,} distinct words such as '{example}'"
     if n_cells < n:
         seen += f", {_percent(1 - n_cells / n)} missing"
     is_distinct = n_cells >= _FEWEST_TEXTS and n_words > _DISTINCT_SHARE * n_cells
@@ -198,6 +221,43 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
     if n_words == n_cells >= _FEWEST_IDS:
         return Column(name, "id", "words", seen=f"{seen}, all differ")
     return Column(name, "category", "words", seen=seen)
+
+
+def _fits(words: pa.Array, counts: Any, fits: Any) -> bool:
+    """Whether so many cells fit a kind that the others are read as missing."""
+    import pyarrow.compute as pc
+
+    share = counts[fits].sum() / counts.sum()
+    if share >= _NEARLY_ALL:
+        return True
+    others = words.filter(array_of(~fits))
+    return (
+        share >= _MANY
+        and len(others) <= _FEW_OTHERS
+        and not pc.any(pc.match_substring_regex(others, r"\d")).as_py()
+    )
+
+
+def _others(words: pa.Array, counts: Any, fits: Any, n: int) -> list[str]:
+    """Return a note about the cells that do not fit."""
+    if fits.all():
+        return []
+    others, share = words.filter(array_of(~fits)), counts[~fits].sum() / n
+    such = f"are '{shorten(shown(others, 0), 20)}'"
+    if len(others) > 1:
+        such = f"are {len(others):,} words such as '{shorten(shown(others, 0), 20)}'"
+    return [f"{_percent(share)} {such}, read as missing"]
+
+
+def _of_flag_words(name: str, n: int, words: pa.Array, counts: Any) -> Column | None:
+    """Return a column of flags, unless too many of its words are none."""
+    fits = find_flags(words)
+    if not fits.any() or not _fits(words, counts, fits):
+        return None
+    seen = ["true or false", *_others(words, counts, fits, n)]
+    n_missing = n - int(counts.sum())
+    seen += [f"{_percent(n_missing / n)} missing"] if n_missing else []
+    return Column(name, "flag", "flags", seen=", ".join(seen))
 
 
 def _of_number_words(
@@ -212,18 +272,15 @@ def _of_number_words(
         with_comma, are_with_comma = parse_numbers(words, ",")
         if counts[are_with_comma].sum() > counts[are_numbers].sum():
             numbers, are_numbers, used_decimal = with_comma, are_with_comma, ","
-    share = counts[are_numbers].sum() / counts.sum()
-    others = words.filter(array_of(~are_numbers))
-    if share < _NUMERIC_SHARE or len(others) > _MOST_OTHERS:
-        return None
-    if len(others) and pc.any(pc.match_substring_regex(others, r"\d")).as_py():
+    if not _fits(words, counts, are_numbers):
         return None
     notes = []
     total = len(column)
     for what, pattern in (
-        ("a thousands separator", "\\d[ ,.'\u00a0\u202f]\\d{3}"),
-        ("a currency", r"[$€£¥₹]|[A-Z]{3}"),
-        ("a percent sign", r"%$"),
+        ("a thousands separator", "\\d[ ,.'_\u2019\u00a0\u202f]\\d{3}"),
+        ("a currency", MONEY),
+        ("a percent sign", r"%\)?$"),
+        ("parentheses or another minus sign", "^[(\u2212\u2013]"),
     ):  # fmt: skip
         if what.startswith("a thousands"):
             plain = (
@@ -238,11 +295,6 @@ def _of_number_words(
         n = int(counts[values_of(has) & are_numbers].sum())
         notes += [f"{_percent(n / total)} have {what}"] if n else []
     notes += ["decimal comma"] if used_decimal == "," else []
-    if len(others):
-        n = int(counts[~are_numbers].sum())
-        notes.append(
-            f"{_percent(n / total)} are {shorten(shown(others, 0), 20)!r}, read as missing"
-        )
     coded = ""
     if pc.any(pc.match_substring_regex(words, _LEADING_ZERO)).as_py():
         coded = "leading zeros"
@@ -255,31 +307,34 @@ def _of_number_words(
     if coded == "leading zeros" and len(words) == int(counts.sum()) >= _FEWEST_IDS:
         seen = f"{len(words):,} words of digits with leading zeros, all differ"
         return Column(name, "id", "words", seen=seen)
-    found = _of_numbers(name, every, total, notes, used_decimal, coded)
+    others = _others(words, counts, are_numbers, total)
+    n_others = int(counts[~are_numbers].sum())
+    found = _of_numbers(name, every, total, notes, used_decimal, coded, others, n_others)
     if coded == "leading zeros":
         seen = f"{len(words):,} distinct codes of digits with leading zeros"
         return Column(name, "category", "words", seen=seen)
     return found
 
 
-def _of_date_words(name: str, column: pa.Array, words: pa.Array) -> Column | None:
-    """Return a column of dates, unless some words are none."""
-    import pyarrow as pa
+def _of_date_words(name: str, n: int, words: pa.Array, counts: Any) -> Column | None:
+    """Return a column of dates, unless too many of its words are none."""
     import pyarrow.compute as pc
 
-    for pattern in ("", *DATES):
-        if not is_time(parse_dates(words[:_MOST_DATES], pattern)).all():
-            continue
-        times = parse_dates(words, pattern)
-        if is_time(times).all():
-            is_used = pc.is_in(pc.ascii_trim_whitespace(column), value_set=words)
-            n = len(column)
-            used = int(pc.sum(is_used.cast(pa.int64())).as_py() or 0)
-            found = _of_dates(name, times, pattern, len(times))
-            if used < n:
-                seen = f"{found.seen}, {_percent(1 - used / n)} missing"
-                return Column(
-                    name, "date", "dates", pattern=pattern, has_time=found.has_time, seen=seen
-                )
-            return found
-    return None
+    some, its = words[:_MOST_DATES], counts[:_MOST_DATES]
+    if not _fits(some, its, values_of(pc.match_substring_regex(some, _LIKE_A_DATE))):
+        return None
+    shares = [its[is_time(parse_dates(some, pattern))].sum() for pattern in ("", *DATES)]
+    best = int(np.argmax(shares))
+    pattern = ("", *DATES)[best]
+    times = parse_dates(words, pattern)
+    fits = is_time(times)
+    if not fits.any() or not _fits(words, counts, fits):
+        return None
+    found = _of_dates(name, times[fits], pattern, int(fits.sum()))
+    seen = [found.seen]
+    if len(also := [p for p, n in zip(DATES, shares[1:], strict=True) if n == shares[best]]) > 1:
+        seen.append(f"{also[1]} would fit, too")
+    seen += _others(words, counts, fits, n)
+    n_missing = n - int(counts.sum())
+    seen += [f"{_percent(n_missing / n)} missing"] if n_missing else []
+    return replace(found, seen=", ".join(seen))

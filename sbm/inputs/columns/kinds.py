@@ -233,6 +233,11 @@ class Problems:
             raise DataError(f"{self._place}{shown}" + (f"; and {more} more" if more > 0 else ""))
 
 
+def nameless(k: int) -> str:
+    """Return the name of a column whose name is empty, as of an index, or behind a last comma."""
+    return f"(column {k + 1})"
+
+
 def base_kind(kind: str) -> str:
     """Return a kind without its argument: ``bins`` for ``bins:20``."""
     base, colon, argument = kind.partition(":")
@@ -389,7 +394,7 @@ def find_roles(
         else:
             what = f"no column {' or '.join(map(repr, given))} among {listed(names)}; choose "
             what += "the label column with --label"
-            if place.endswith(":1") and any(map(_looks_like_a_value, names)):
+            if place.endswith(":1") and any(map(looks_like_a_value, names)):
                 what += ". If the first line has no names, use --no-header"
         problems.add(f"found {what}")
     label = found[0] if found else None
@@ -405,7 +410,7 @@ def find_roles(
     return label, weight
 
 
-def _looks_like_a_value(name: str) -> bool:
+def looks_like_a_value(name: str) -> bool:
     """Whether a name is a number with a fraction, hardly the name of a column."""
     number = name.lstrip("+-")
     return "." in number and number.replace(".", "", 1).isdigit()

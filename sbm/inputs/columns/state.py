@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from sbm.inputs.columns.kinds import (
     edges_of,
     find_roles,
     from_record,
+    nameless,
+    no_column,
     refuse_ambiguous,
     with_kind,
 )
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+_NAMELESS = re.compile(re.escape(nameless(0)).replace("1", r"\d+"))
 _NAMED = 5  # columns named in a warning
 
 
@@ -216,13 +220,18 @@ class Columns:
 
     def _refuse_crosses(self, columns: Sequence[Column], place: str) -> None:
         """Raise `DataError` if a column that is crossed has no features, or lists of them."""
-        kinds = {column.name: column.kind for column in columns}
+        by_name = {column.name: column for column in columns}
         for name in (name for pair in self.crosses for name in pair):
-            kind = kinds.get(name, "no feature")
+            column = by_name.get(name)
+            kind = "no feature" if column is None else column.kind
             if kind in ("words", "ids", "vector", "id", "text", "ignored", "no feature"):
+                is_list = column is not None and column.content in ("lists", "vectors")
+                what = (
+                    "cross another column" if is_list else "--column {}=category makes words of it"
+                )
                 raise DataError(
                     f"{place}: column {shorten(name)} cannot be crossed, as it is {kind}; "
-                    f"--column {shorten(name)}=category makes words of it"
+                    f"{what.format(shorten(name))}"
                 )
 
     def names_only(self) -> Columns:
@@ -254,6 +263,8 @@ class Columns:
         if not self.columns:
             with problems.noted():
                 self.asked.refuse_unmatched(names, place)
+            if self.asked.label is not None and self.asked.label not in names:
+                problems.add(f"found {no_column(self.asked.label, names, 'label')}")
         problems.check()
         self.label = label if self.label is None else self.label
         return {label, weight, self.label}
@@ -261,6 +272,8 @@ class Columns:
     def _infer(self, name: str, cells: pa.Array, place: str) -> Column:
         column = infer(name, cells, self.dialect.decimal)
         wanted = self.asked.kind_of(name)
+        if wanted is None and _NAMELESS.fullmatch(name):
+            return replace(column, kind="ignored", seen=f"no name; {column.seen}")
         if wanted is None or wanted == column.kind:
             return column
         try:

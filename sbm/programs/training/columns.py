@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.columns import AT_ONCE, ColumnPasses, FeatureSizes
+from sbm.engine.columns import ColumnPasses, FeatureSizes
 from sbm.engine.engine import y_dtype
 from sbm.engine.learners import HeldOut
 from sbm.engine.problems import is_mirrored
@@ -42,6 +42,7 @@ from sbm.solver.gap import Certificate, relative
 from sbm.solver.l1 import Scratch, SparseFit, SparseProblem, Work, choose_features
 from sbm.solver.problem import AnyProblem, Problem
 from sbm.solver.step import Totals
+from sbm.solver.sums import AT_ONCE
 from sbm.store.run import Run
 from sbm.units import format_number
 

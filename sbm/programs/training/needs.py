@@ -20,7 +20,7 @@ from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.programs.training.task import PROXIMAL_COPIES, Task, is_smooth
 from sbm.solver.conjugate import preconditioner_bytes
 from sbm.solver.problem import OneClass
-from sbm.solver.sums import hessian_bytes, product_bytes
+from sbm.solver.sums import hessian_bytes, product_bytes, way_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
 
@@ -228,7 +228,7 @@ def _newton_row_bytes(task: Task) -> int:
     if task.method != "newton" or task.models > 1:
         return 0
     if is_wide(task):
-        from sbm.engine.columns import AT_ONCE
+        from sbm.solver.sums import AT_ONCE
 
         if accelerates(task) and has_multipliers(task):
             return _MULTIPLIERS_ROW + 16 * len(task.problems)
@@ -243,8 +243,10 @@ def _bytes_of_matrices(task: Task) -> int:
     if task.method != "newton":
         return 0
     if is_wide(task):
-        n = sum(problem.n_outputs for problem in task.problems)
-        return product_bytes(task.n_weights, n) + preconditioner_bytes()
+        outputs = [problem.n_outputs for problem in task.problems]
+        if accelerates(task):
+            return way_bytes(task.n_weights, outputs) + preconditioner_bytes()
+        return product_bytes(task.n_weights, sum(outputs)) + preconditioner_bytes()
     return hessian_bytes(task.n_weights, len(task.problems), is_smooth(task.loss))
 
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from sbm.alphas import Alphas, join, no_alphas
 from sbm.compiled.clock import clock
 from sbm.engine.certificate import certify, visit_all
-from sbm.engine.columns import AT_ONCE
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit
 from sbm.engine.snapshot import NEWTON, bare_name, named, number_in
@@ -40,6 +39,7 @@ from sbm.solver.multipliers import Multipliers
 from sbm.solver.newton import FullBatch, Given, HingeNewton, SmoothNewton, WideNewton
 from sbm.solver.problem import OneClass, squared_norm
 from sbm.solver.step import Totals
+from sbm.solver.sums import AT_ONCE
 
 __all__ = ["NewtonSteps", "SecondOrder"]
 
@@ -100,6 +100,7 @@ class NewtonSteps:
         self.is_stored, self.lost = False, set[int]()
         # By learner: the certificate at its base, and the last one of those that converged.
         self.best: dict[int, Certificate] = {}
+        self._certified: dict[int, Certificate] = {}  # of the pass
         self.done: dict[int, Certificate] = {}
 
     def _is_late(self) -> bool:
@@ -116,8 +117,9 @@ class NewtonSteps:
     def visit_all(self, active: list[Learner], what: str, groups: Sequence[Group] = ()) -> None:
         """Add all rows to the sums of the active learners; groups evaluate those held out."""
         engine = self._engine
-        for learner in active:
-            self.methods[learner.number].start_pass()
+        if not self._accelerates:
+            for learner in active:
+                self.methods[learner.number].start_pass()
         visits = visit_all(engine, what)
         first = list(itertools.islice(visits, 1))  # empty in a rank without blocks
         with engine.seconds.measure("solve"):
@@ -156,9 +158,13 @@ class NewtonSteps:
         if isinstance(self.methods[k], HingeNewton):
             size = near_piece(engine.plan)
         self._rows = its_own
+        if self._accelerates:  # all rows are here: the memory of a pass is one learner's at a time
+            self.methods[k].start_pass()
         for number, first in enumerate(range(0, len(its_own), size)):
             rows = its_own.part(first, min(size, len(its_own) - first))
             alphas += self.methods[k].add(visit.block.parts[0] * MOST_PIECES + number, rows)
+        if self._accelerates:
+            self._certified[k] = self.methods[k].certificate()
         if self.is_stored:
             listed = learner.solver.problem.listed
             stored = join([no_alphas(0, listed), *alphas])
@@ -211,6 +217,8 @@ class NewtonSteps:
 
     def certificates(self, active: Sequence[Learner]) -> dict[int, Certificate]:
         """Return the certificates of learners, by number, after a visit of all rows."""
+        if self._accelerates:
+            return {one.number: self._certified.pop(one.number) for one in active}
         return {one.number: self.methods[one.number].certificate() for one in active}
 
     def note_stored(self, active: list[Learner]) -> None:
