@@ -21,6 +21,7 @@ from inside import (
     TablesFullError,
     divide,
     load,
+    patch,
     train_ranks,
     wake,
 )
@@ -91,6 +92,30 @@ def test_same_optimum_as_dense_weights(monkeypatch, tmp_path, store, loss, optio
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss, **options))
 
 
+HARD = {
+    "large C and a bias": (lambda X, y: (X, y), {"C": 1e4, "bias": 1.0}),
+    "small C": (lambda X, y: (X, y), {"C": 1e-4}),
+    "tiny values": (lambda X, y: (X * 1e-30, y), {"C": 1.0}),
+    "equal rows of many classes": (lambda X, y: (np.ones((300, 4)), np.arange(300.0) % 60), {}),
+    "duplicates with other labels": (
+        lambda X, y: (np.tile(X[:40], (5, 1)), np.random.default_rng(3).permutation(200) % 40.0),
+        {"C": 10.0},
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", HARD)
+def test_hard_problems_reach_the_optimum_of_dense_weights(monkeypatch, tmp_path, loss, name):
+    change, options = HARD[name]
+    patch(monkeypatch, "MOST_WHOLE", 10**9)  # rows in memory
+    store = make_store(tmp_path, *change(*rows()))
+    ours = train(store, tmp_path / "a.model", loss=loss, **{"max_passes": 40, **options})
+    assert ours[1]["converged"]
+    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss, **options))
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_certified_objective_is_that_of_the_model(tmp_path, loss):
     X, y = rows()
@@ -113,9 +138,12 @@ def test_few_classes(monkeypatch, tmp_path, loss, classes):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("C", [1, 100])  # without and with a proximal term
 @pytest.mark.parametrize("loss", LOSSES)
-def test_same_bytes_for_threads_and_ranks(tmp_path, store, loss):
-    options = {"loss": loss, "tol": 1e-2, "mem": "400MB", "max_passes": 300}
+def test_same_bytes_for_threads_and_ranks(monkeypatch, tmp_path, store, loss, C):
+    if C > 1:
+        patch(monkeypatch, "MOST_WHOLE", 10**9)
+    options = {"loss": loss, "tol": 1e-2, "mem": "400MB", "max_passes": 3 if C > 1 else 300, "C": C}
     made = set()
     for threads in (1, 3):
         path = tmp_path / "one.model"
@@ -131,9 +159,12 @@ def test_same_bytes_for_threads_and_ranks(tmp_path, store, loss):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_resume_gives_the_same_bytes(tmp_path, store, ranks):
-    options = {"loss": "weston_watkins", "mem": "400MB", "max_passes": 300, "threads": 1}
+@pytest.mark.parametrize(("ranks", "C"), [(1, 1), (2, 1), (1, 100), (2, 100)])
+def test_resume_gives_the_same_bytes(monkeypatch, tmp_path, store, ranks, C):
+    options = {"loss": "weston_watkins", "mem": "400MB", "max_passes": 300, "threads": 1, "C": C}
+    if C > 1:
+        patch(monkeypatch, "MOST_WHOLE", 10**9)
+        options["max_passes"] = 4
     path = tmp_path / "m.model"
     for most in (1, 2):  # passes
         in_threads(

@@ -36,6 +36,7 @@ from sbm.solver.byclass import (
 )
 from sbm.solver.gap import Certificate, relative
 from sbm.solver.problem import EPSILON, MultiProblem
+from sbm.solver.proximal import ListedTerm
 from sbm.solver.scoring import FOUND, Scoring, scoring_bytes
 from sbm.solver.step import Totals
 from sbm.store.blocks import BlockStore
@@ -48,14 +49,17 @@ __all__ = ["ClassPasses", "plan_classes"]
 _LEAST, _USUAL = 2.5, 12.0
 _WEIGHT = 24  # bytes, with the room to grow
 # Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
-# found for it; and of one of its list, before and after a scoring.
-_ROW, _OF_FOUND, _OF_LISTED = 140, 8, 28
+# found for it; and of one of its list, before and after a scoring, with a proximal term.
+_ROW, _OF_FOUND, _OF_LISTED = 140, 8, 44
 _LISTED = 32  # classes of a list, on average
 _PREPARED = 8  # bytes of a nonzero while its row is scored
 # Rounds of a pass end when the gaps at the visits fell by the first factor, or to the second one
 # times the tolerance. A row whose gap is below a share of its part of that rests.
 _FALL, _OF_TOL, _REST = 0.2, 0.2, 0.2
 _ROUNDS = 50  # at most
+# With a proximal term, a pass has so many steps. The rounds of a step end at this fall of the gaps,
+# or after as many rounds as the term allows.
+_STEPS, _FALL_OF_STEP = 5, 0.02
 _WAKE = 4  # rounds after which classes that were left alone are looked at again
 _ROUNDS_OF_PART = 3  # at most, of a block that is not all of the rows
 
@@ -206,6 +210,7 @@ class ClassPasses:
         # If all rows are one part.
         self._facts: RowFacts | None = None
         self._lists: Lists | None = None
+        self.term: ListedTerm | None = None
         self._n_weights = store.n_features + (problem.bias > 0)
 
     @contextmanager
@@ -262,9 +267,10 @@ class ClassPasses:
             self._run.store(part, some)
 
     def store_lists(self) -> None:
-        """Store the lists that are in memory in the run."""
+        """Store the lists that are in memory in the run, with variables of the problem itself."""
         if self._lists is not None:
-            self._store_lists(range(len(self._plan.parts)), self._lists)
+            scale = 1.0 if self.term is None else self.term.scale
+            self._store_lists(range(len(self._plan.parts)), self._lists.times(scale))
 
     # --------------------------------------------------------------------------- beginning
 
@@ -307,18 +313,31 @@ class ClassPasses:
                 self._keep(block.parts, self.scoring.first_lists(block.rows, block.facts))
         self.by_class.clear()
 
-    def restore(self) -> None:
-        """Read the lists of a checkpoint, and compute the weights."""
+    def restore(self, term: ListedTerm | None) -> None:
+        """Read the lists of a checkpoint with its proximal term, and compute the weights."""
         self.by_class.clear()
+        if term is not None and self._plan.is_whole:
+            self.term = term
+            self._lists = self._load(range(len(self._plan.parts))).times(1.0 / term.scale)
         self.rebuild()
 
-    def rebuild(self) -> None:
-        """Compute the weights from the variables, which removes rounding and what became 0."""
+    def rebuild(self, of: Callable[[Lists], Lists] | None = None) -> None:
+        """Compute the weights again, which removes rounding and what became 0.
+
+        Parameters
+        ----------
+        of : callable, optional
+            Returns the coefficients of rows, given the variables. Default: those of the weights.
+        """
         self.by_class.lay_out()
         with self._within_memory():
             for parts, rows in self._rows("weights"):
                 lists = self._load(parts)
                 wake(lists)
+                if of is not None:
+                    lists = of(lists)
+                elif self.term is not None:
+                    lists = replace(lists, values=self.term.weights(lists.values))
                 self.by_class.add_rows(rows, lists)
 
     @contextmanager
@@ -353,54 +372,93 @@ class ClassPasses:
             Called between rounds; ends the pass if true.
         """
         totals = Totals()
-        most = _ROUNDS if self._plan.is_whole else _ROUNDS_OF_PART
+        if self.term is not None:
+            self.term.begin_pass(primal)
         for block in self._blocks(f"pass {number}", self._order(number)):
-            n, goal, small = len(block.rows), 0.0, 0.0
-            block.facts.rest[:] = block.facts.skip[:] = 0
-            for round_ in range(most):
-                seed = np.random.default_rng(
-                    [self._seed, 5, number, round_, *block.parts]
-                ).integers(1, 2**62)
-                with self._within_memory(), self.seconds.measure("solve"):
-                    stats = self.by_class.visit(
-                        block.rows, block.facts, block.lists, int(seed), small
-                    )
-                gap, _, visits, moved, *_ = stats.tolist()
-                totals.visits += int(visits)
-                totals.updates += int(moved)
-                totals.rounds = max(totals.rounds, round_ + 1)
-                if round_ == 0:
-                    share = n / self._store.n_rows
-                    goal = max(_FALL * gap, _OF_TOL * tol * primal * share)
-                    small = _REST * goal / max(1, n)
-                if gap <= goal or is_late():
+            if number == 1 and self._plan.is_whole:
+                self.term = ListedTerm.of(self._problem, block.facts.squares, block.lists)
+            rounds = 0
+            for step in range(1 if self.term is None else _STEPS):
+                if self.term is not None:
+                    moved = replace(block.lists, values=self.term.move(block.lists.values))
+                    with self._within_memory():
+                        self.by_class.add_rows(block.rows, moved)
+                gap, more = self._visit_block(block, (number, step), tol * primal, totals, is_late)
+                rounds += more
+                if is_late():
                     break
-                if round_ % _WAKE == _WAKE - 1:
-                    wake(block.lists)
-                self._after_round()
             totals.gap += gap
-            wake(block.lists)
+            totals.rounds = max(totals.rounds, rounds)
             self._keep(block.parts, block.lists)
             if is_late():
                 break
         return totals
 
+    def _visit_block(
+        self,
+        block: Block,
+        step: tuple[int, int],
+        tol: float,
+        totals: Totals,
+        is_late: Callable[[], bool],
+    ) -> tuple[float, int]:
+        """Visit the rows of a block in rounds; return the gaps at the last visits, and the rounds.
+
+        Parameters
+        ----------
+        block : Block
+        step : tuple of int
+            Number of the pass, and of the step in it.
+        tol : float
+            Gap of all rows to reach.
+        totals : Totals
+            Visits and updates are added.
+        is_late : callable
+        """
+        n, facts, fall = len(block.rows), block.facts, _FALL
+        most = _ROUNDS if self._plan.is_whole else _ROUNDS_OF_PART
+        goal = tol * n / self._store.n_rows
+        if self.term is not None:
+            scale, most, fall = self.term.scale, int(self.term.rounds), _FALL_OF_STEP
+            facts, goal = replace(facts, costs=facts.costs / scale), goal / scale
+        facts.rest[:] = facts.skip[:] = 0
+        small = 0.0
+        for round_ in range(most):
+            random = np.random.default_rng([self._seed, 5, *step, round_, *block.parts])
+            seed = int(random.integers(1, 2**62))
+            with self._within_memory(), self.seconds.measure("solve"):
+                stats = self.by_class.visit(block.rows, facts, block.lists, seed, small)
+            gap, _, visits, moved, *_ = stats.tolist()
+            totals.visits += int(visits)
+            totals.updates += int(moved)
+            if round_ == 0:
+                goal = max(fall * gap, _OF_TOL * goal)
+                small = _REST * goal / max(1, n)
+            if gap <= goal or is_late():
+                break
+            if round_ % _WAKE == _WAKE - 1:
+                wake(block.lists)
+            self._after_round()
+        wake(block.lists)
+        return gap, round_ + 1
+
     def certify(self) -> Certificate:
         """Compute the weights from the variables, certify them, and find classes for the lists."""
+        term, size_of_dual = self.term, None
+        if term is not None:  # the weights of the variables alone
+            self.rebuild(lambda lists: lists.times(term.scale))
+            size_of_dual = math.fsum(self.by_class.norms())
         self.rebuild()
         with self.seconds.measure("certify"):
-            norms = self.scoring.begin()
-            size, sums = math.fsum(norms), []
+            size, sums = math.fsum(self.scoring.begin()), []
             for block in self._blocks("certify"):
-                room = self._room_for(len(block.rows))
-                found, lists = self.scoring.score(block.rows, block.facts, block.lists, room)
-                sums.append(found)
-                self._keep(block.parts, lists)
+                sums.append(self._certify_block(block))
         loss, betas, support, free, missing, rounding = (
             math.fsum(column) for column in zip(*sums, strict=True)
         )
         self.missing = int(missing)
-        primal, dual = 0.5 * size + loss, betas - 0.5 * size
+        primal = 0.5 * size + loss
+        dual = betas - 0.5 * (size if size_of_dual is None else size_of_dual)
         # The weights are sums of as many products as there are rows, at most.
         rounding += EPSILON * (primal + abs(betas)) * 4.0
         gap = max(0.0, primal - dual) + rounding
@@ -408,11 +466,26 @@ class ClassPasses:
             primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
         )
 
+    def _certify_block(self, block: Block) -> npt.NDArray[np.float64]:
+        """Return the sums of a block for the certificate, and keep its new lists."""
+        room, lists, term = self._room_for(len(block.rows)), block.lists, self.term
+        if term is None:
+            stays = lists.values != 0.0
+            sums, found = self.scoring.score(block.rows, block.facts, lists, room, stays)
+        else:
+            stays, lists = term.uses(lists.values), lists.times(term.scale)
+            sums, found = self.scoring.score(block.rows, block.facts, lists, room, stays)
+            found = found.times(1.0 / term.scale)
+            term.follow(lists, found)
+        self._keep(block.parts, found)
+        return sums
+
     def _room_for(self, n: int) -> int:
         """Return how many classes the lists of so many rows may have."""
         planned = n * (_LISTED + FOUND)
         spare = max(0, self._plan.items["weights"] - sum(t.nbytes for t in self.by_class.tables))
-        return planned + spare // (4 * _OF_LISTED)
+        free = max(0, self._plan.left) // 2
+        return planned + (spare + free) // (4 * _OF_LISTED)
 
     @property
     def listed(self) -> int:

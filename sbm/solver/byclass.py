@@ -332,8 +332,52 @@ class ByClass:
         m = self.kernels.list_rows(
             n, np.uint64(seed), facts.skip, facts.squares, facts.costs, np.empty(n, np.int32), order
         )
+        if self.comm.size == len(self._owners) == 1:
+            self._visit_alone(order[:m], rows, facts, lists, small, stats)
+        else:
+            self._visit_together(order[:m], rows, facts, lists, small, stats)
+        if not np.isfinite(stats).all():
+            raise DataError(TOO_LARGE)
+        curvature = stats[4] / stats[5] if stats[5] > 0 else 1.0
+        if curvature > _TOO_MANY:
+            self.batch = max(1, self.batch // 2)
+        elif curvature < _FEW:
+            self.batch = min(BATCH, 2 * self.batch)
+        return stats
+
+    def _visit_alone(
+        self,
+        order: Int32s,
+        rows: Rows,
+        facts: RowFacts,
+        lists: Lists,
+        small: float,
+        stats: Floats,
+    ) -> None:
+        """Visit rows in batches if all classes have one owner: in one call, without exchanges."""
+        (owner,), batch, state = self._owners, self._batches[0], np.zeros(4, np.int64)
+        while not self.kernels.visit(
+            *owner.tables.arrays, owner.tables.own, order, self.batch, *_nonzeros(rows), rows.y,
+            self.rank, self.problem.bias, lists.offsets, lists.outputs, lists.values, self.kind,
+            facts.squares, facts.costs, small, facts.rest, facts.skip, batch.rows, batch.ptr,
+            batch.mid, batch.ranks, batch.parts, batch.first, batch.cls, batch.at, batch.z, batch.h,
+            batch.steps, owner.seen, owner.stamp, owner.before, owner.row_of, owner.dense,
+            owner.gram, owner.is_known, self._loss, self._new, state, stats,
+        ):  # fmt: skip
+            owner.tables.make_room()
+
+    def _visit_together(
+        self,
+        order: Int32s,
+        rows: Rows,
+        facts: RowFacts,
+        lists: Lists,
+        small: float,
+        stats: Floats,
+    ) -> None:
+        """Visit rows in batches, whose decision values the owners exchange."""
         before: _Batch | None = None
-        done = 0
+        done, m = 0, len(order)
         while done < m or before is not None:
             batch = None
             if done < m:
@@ -355,14 +399,6 @@ class ByClass:
                     facts.skip, self._loss, self._new, batch.steps, stats,
                 )  # fmt: skip
             before = batch
-        if not np.isfinite(stats).all():
-            raise DataError(TOO_LARGE)
-        curvature = stats[4] / stats[5] if stats[5] > 0 else 1.0
-        if curvature > _TOO_MANY:
-            self.batch = max(1, self.batch // 2)
-        elif curvature < _FEW:
-            self.batch = min(BATCH, 2 * self.batch)
-        return stats
 
     def _step(self, before: _Batch | None, batch: _Batch | None, facts: RowFacts) -> None:
         """Make the steps of a batch, and compute decision values of the next one."""

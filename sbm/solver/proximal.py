@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.alphas import Lists
+from sbm.plain import dataclass
 from sbm.solver.metric import Metric
-from sbm.solver.problem import AnyProblem
+from sbm.solver.problem import AnyProblem, MultiProblem
 
-__all__ = ["Extrapolation", "Proximal", "too_hard", "units_for"]
+__all__ = ["Extrapolation", "ListedTerm", "Proximal", "too_hard", "units_for"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -154,3 +156,86 @@ class Proximal:
         made._way.centre[:], made._way.before[:] = state["prox_centre"], state["prox_before"]
         made.is_inside = bool(is_inside)
         return made
+
+
+# Rounds of a step of a `ListedTerm`, and their growth from pass to pass: errors of steps add up.
+_ROUNDS, _GROWTH = 20.0, 1.1
+
+
+@dataclass
+class ListedTerm:
+    """The term ½κ|W - Y|² of a joint loss with lists of classes, for rows that stay in memory.
+
+    As in `sbm.solver.accelerated`, W = θY + Σ α x with costs C / (1 + κ), and (1 + κ) α are the
+    dual variables of the problem itself. W and Y are sums of the same rows for the same classes as
+    Σ α x: so Y is kept as its coefficients, one for each listed class.
+
+    Attributes
+    ----------
+    scale : float
+        1 + κ, a power of two: variables are multiplied and divided without rounding.
+    centre, before : ndarray, shape (n,), float64
+        Coefficients of Y, and of W before the last step.
+    momentum : int
+        Steps since the last restart.
+    rounds : float
+        Most rounds of a step.
+    primal : float
+        The last certified value, infinity at the start. The momentum ends where it rises.
+    """
+
+    scale: float
+    centre: Floats
+    before: Floats
+    momentum: int = 0
+    rounds: float = _ROUNDS
+    primal: float = math.inf
+
+    @classmethod
+    def of(cls, problem: MultiProblem, squares: Floats, lists: Lists) -> ListedTerm | None:
+        """Return the term for rows with these squared norms, or None if none is needed."""
+        hard = too_hard(problem, float(squares.mean()) if len(squares) else 0.0)
+        if not 1.0 < hard < math.inf:
+            return None
+        zeros = np.zeros((2, len(lists.values)))
+        return cls(2.0 ** math.ceil(math.log2(hard)), *zeros)
+
+    @property
+    def pull(self) -> float:
+        """θ."""
+        return 1.0 - 1.0 / self.scale
+
+    def weights(self, alpha: Floats) -> Floats:
+        """Return the coefficients of W."""
+        return self.pull * self.centre + alpha
+
+    def uses(self, alpha: Floats) -> npt.NDArray[np.bool_]:
+        """Return which listed classes have a coefficient."""
+        used: npt.NDArray[np.bool_] = (alpha != 0.0) | (self.centre != 0.0) | (self.before != 0.0)
+        return used
+
+    def begin_pass(self, primal: float) -> None:
+        """End the momentum if the certified value has risen, and allow more rounds."""
+        if primal > self.primal:
+            self.momentum = 0
+        self.primal = primal
+        self.rounds *= _GROWTH
+
+    def move(self, alpha: Floats) -> Floats:
+        """Extrapolate Y; return the coefficients that W changes by."""
+        now = self.weights(alpha)
+        centre = now + self.momentum / (self.momentum + 3.0) * (now - self.before)
+        change: Floats = self.pull * (centre - self.centre)
+        self.centre, self.before, self.momentum = centre, now, self.momentum + 1
+        return change
+
+    def follow(self, old: Lists, new: Lists) -> None:
+        """Keep the coefficients in the places of new lists."""
+        n = 1 + max(int(one.outputs.max(initial=0)) for one in (old, new))
+        keys = [np.repeat(np.arange(len(one)), one.counts) * n + one.outputs for one in (old, new)]
+        stays = self.uses(np.zeros(len(self.centre)))
+        places = np.searchsorted(keys[1], keys[0][stays])
+        for name in ("centre", "before"):
+            values = np.zeros(len(keys[1]))
+            values[places] = getattr(self, name)[stays]
+            setattr(self, name, values)

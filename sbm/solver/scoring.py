@@ -24,6 +24,7 @@ __all__ = ["FOUND", "Scoring", "scoring_bytes"]
 Floats = npt.NDArray[np.float64]
 Float32s = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
 
 FOUND = 16  # most classes that a row's list gets at a time; and the first list has
 _WIDTH = 128  # classes of a tile, as in kernels/scoring.py
@@ -160,7 +161,9 @@ class Scoring:
         assert isinstance(joined, Lists)
         return joined
 
-    def score(self, rows: Rows, facts: RowFacts, lists: Lists, room: int) -> tuple[Floats, Lists]:
+    def score(
+        self, rows: Rows, facts: RowFacts, lists: Lists, room: int, stays: Bools
+    ) -> tuple[Floats, Lists]:
         """Certify the weights for the rows of a block, and find the classes missing in lists.
 
         Parameters
@@ -169,6 +172,8 @@ class Scoring:
             Of the block.
         room : int
             Most classes of all lists, unless they have more now.
+        stays : ndarray, bool
+            Entries of the lists that are not dropped, whatever their loss.
 
         Returns
         -------
@@ -192,7 +197,9 @@ class Scoring:
         for first in range(0, len(rows), _AT_ONCE):
             end = min(first + _AT_ONCE, len(rows))
             share = left * (end - first) // (len(rows) - first)
-            parts.append(self._settle(rows, facts, lists, z_own, pieces, (first, end), share, sums))
+            parts.append(
+                self._settle(rows, facts, lists, z_own, pieces, (first, end), share, stays, sums)
+            )
             left -= len(parts[-1].outputs)
         joined = join(parts or [lists])
         assert isinstance(joined, Lists)
@@ -207,6 +214,7 @@ class Scoring:
         pieces: Sequence[_Found],
         bounds: tuple[int, int],
         room: int,
+        stays: Bools,
         sums: Floats,
     ) -> Lists:
         """Add the certificate of some rows of a block to the sums; return their new lists."""
@@ -218,7 +226,9 @@ class Scoring:
         most = pieces[-1].best.shape[1]
         while True:
             columns = _Columns.of(own, pieces, most)
-            new, losses, is_new = self._merge(before, found.losses[begin:stop], columns)
+            new, losses, is_new = self._merge(
+                before, stays[begin:stop], found.losses[begin:stop], columns
+            )
             if len(new.outputs) <= room or not len(columns.classes):
                 break
             most //= 2
@@ -238,7 +248,7 @@ class Scoring:
         return np.flatnonzero((facts.squares >= least) & (facts.costs > 0)).astype(np.int32)
 
     def _merge(
-        self, lists: Lists, losses: Float32s, columns: _Columns
+        self, lists: Lists, stays: Bools, losses: Float32s, columns: _Columns
     ) -> tuple[Lists, Float32s, npt.NDArray[np.bool_]]:
         """Return new lists, their losses, and which classes are new."""
         offsets = np.empty_like(lists.offsets)
@@ -246,7 +256,7 @@ class Scoring:
         new_losses, is_new = np.empty(0, np.float32), np.empty(0, np.bool_)
         while True:
             size = self._weights.kernels.merge(
-                lists.offsets, lists.outputs, lists.values, losses, _KEEP, columns.ends,
+                lists.offsets, lists.outputs, lists.values, stays, losses, _KEEP, columns.ends,
                 columns.classes, columns.losses, new.offsets, new.outputs, new.values, new_losses,
                 is_new,
             )  # fmt: skip

@@ -8,6 +8,7 @@ from them. See `sbm.engine.byclass`.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from sbm.programs.training.job import StartPoint
 from sbm.programs.training.training import NO_CACHE, Training, WholePasses
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import MultiProblem
+from sbm.solver.proximal import ListedTerm
 from sbm.solver.step import Totals
 
 __all__ = ["Classes"]
@@ -122,13 +124,28 @@ class Classes(WholePasses):
         return {"solver": self.name, "switched_after": None}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
-        """Store the lists in the run; weights follow from them."""
-        self.passes.store_lists()
-        return {"family": self.family, "batch": self.passes.by_class.batch}, {}
+        """Store the lists in the run; weights follow from them, and from the proximal term."""
+        passes, term = self.passes, self.passes.term
+        arrays: dict[str, npt.NDArray[np.generic]] = {}
+        passes.store_lists()
+        record: dict[str, Any] = {"family": self.family, "batch": passes.by_class.batch}
+        if term is not None:
+            arrays = {"term_centre": term.centre, "term_before": term.before}
+            primal = term.primal if math.isfinite(term.primal) else None
+            record["term"] = [term.scale, term.momentum, term.rounds, primal]
+        return record, arrays
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Compute the weights from the lists of the last checkpoint."""
         self.passes.look()
-        self.passes.by_class.batch = record["method"]["batch"]
-        self.passes.restore()
+        method, term = record["method"], None
+        self.passes.by_class.batch = method["batch"]
+        if "term" in method:
+            scale, momentum, rounds, primal = method["term"]
+            arrays = self.training.run.read_state()
+            term = ListedTerm(
+                scale, arrays["term_centre"].copy(), arrays["term_before"].copy(), momentum, rounds,
+                math.inf if primal is None else primal,
+            )  # fmt: skip
+        self.passes.restore(term)
         self._certificate = self.training.state.certificate

@@ -47,7 +47,7 @@ _SHARE = 0.3  # most of the memory that such rows take
 # more of the memory than this share, there is no term.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
 # Joint losses keep W by class if it would take this share of the memory otherwise, but not with too
-# few classes. Side by side it converges with any C and values, at once or accelerated.
+# few classes, with which side by side is faster, and with a large C over several blocks converges.
 FEWEST_CLASSES, DENSE_COPIES, DENSE_SHARE = 50, 2, 0.5
 
 

@@ -33,7 +33,7 @@ from sbm.solver.kernels.tables import add, dot, look_ahead
 
 __all__ = [
     "add_rows", "apply", "count_features", "decide", "gather", "list_rows", "mark_wanted",
-    "measure", "merge", "own_values", "solve", "sum_up",
+    "measure", "merge", "own_values", "solve", "sum_up", "visit",
 ]  # fmt: skip
 
 _CRAMMER_SINGER = 1
@@ -211,13 +211,12 @@ def decide(
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _step(loss, beta, h, h_own, n, C, kind, new):
-    """Write the variables of a row that maximise its part of the bound; see above.
+def _step_in_box(loss, beta, h, h_own, n, C, new):
+    """Write the variables of a row that maximise its part of the bound, at most C each; see above.
 
     They are new_c = clip(β_c + (l_c - t) / h_c) with t = h_own ΣΔ, the root of a decreasing,
-    piecewise linear function, and with the multiplier of Σβ <= C if that is not kept.
+    piecewise linear function.
     """
-    top = EVER if kind == _CRAMMER_SINGER else C
     low, high, t = -EVER, EVER, 0.0
     for _ in range(100):
         above = 0.0
@@ -226,8 +225,8 @@ def _step(loss, beta, h, h_own, n, C, kind, new):
             b = beta[k] + (loss[k] - t) / h[k]
             if b <= 0.0:
                 above -= h_own * beta[k]
-            elif b >= top:
-                above += h_own * (top - beta[k])
+            elif b >= C:
+                above += h_own * (C - beta[k])
             else:
                 above += h_own * loss[k] / h[k]
                 below += h_own / h[k]
@@ -243,27 +242,45 @@ def _step(loss, beta, h, h_own, n, C, kind, new):
             if following <= low or following >= high:
                 break
         t = following
+    for k in range(n):
+        new[k] = min(max(beta[k] + (loss[k] - t) / h[k], 0.0), C)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _step_in_simplex(loss, beta, h, h_own, n, C, new):
+    """Write the variables of a row that maximise its part of the bound, at most C in sum.
+
+    They are new_c = max(0, (v_c - t) / h_c), with v_c = l_c + h_c β_c, where t is the root of
+    Σ new = min(t / h_own + Σβ, C). The v_c and t are relative to the largest v_c, because h C may
+    be lost in the rounding of a loss. Newton's method on a convex function: after the first step it
+    approaches from below, and it ends when the set of positive variables repeats.
+    """
+    top = 0
     sum_ = 0.0
     for k in range(n):
-        new[k] = min(max(beta[k] + (loss[k] - t) / h[k], 0.0), top)
-        sum_ += new[k]
-    if kind != _CRAMMER_SINGER or sum_ <= C:
-        return
-    # Newton's method from below: the set of positive variables shrinks.
-    for _ in range(100):
-        above = -C
+        sum_ += beta[k]
+        if loss[k] + h[k] * beta[k] > loss[top] + h[top] * beta[top]:
+            top = k
+    largest = loss[top] + h[top] * beta[top] if n > 0 else 0.0
+    for k in range(n):
+        new[k] = (loss[k] - loss[top]) + (h[k] * beta[k] - h[top] * beta[top])
+    t = -largest
+    for step in range(n + 2):
+        above = 0.0
         below = 0.0
         for k in range(n):
-            if beta[k] + (loss[k] - t) / h[k] > 0.0:
-                above += beta[k] + loss[k] / h[k]
+            if new[k] > t:
+                above += new[k] / h[k]
                 below += 1.0 / h[k]
-        following = above / below
-        if following <= t:
+        following = (h_own * (above - sum_) - largest) / (1.0 + h_own * below)
+        if below > 0.0:
+            following = max(following, (above - C) / below)
+        if step > 0 and following <= t:
             break
         t = following
     sum_ = 0.0
     for k in range(n):
-        new[k] = max(beta[k] + (loss[k] - t) / h[k], 0.0)
+        new[k] = max((new[k] - t) / h[k], 0.0)
         sum_ += new[k]
     if sum_ > C * FULL:  # what the variables lack to C is rounding
         for k in range(n):
@@ -337,7 +354,10 @@ def solve(
                 beta[j] = betas[at[b + 1 + j]]
         stats[0] += gap
         stats[2] += 1
-        _step(loss, beta, h[b + 1 :], h[b], m, C, kind, new)
+        if kind == _CRAMMER_SINGER:
+            _step_in_simplex(loss, beta, h[b + 1 :], h[b], m, C, new)
+        else:
+            _step_in_box(loss, beta, h[b + 1 :], h[b], m, C, new)
         total = 0.0
         for j in range(m):
             q = b + 1 + j
@@ -384,6 +404,50 @@ def apply(
 
 
 @njit(nogil=True, error_model="numpy")
+def visit(
+    begin, lines, used, head, cells, cell_ranks, top, own, order, most, starts, lengths, indices,
+    values, y, rank, bias, offsets, listed, betas, kind, squares, costs, small, rest, skip, rows,
+    ptr, mid, ranks, parts, first, cls, at, z, h, steps, seen, stamp, before, row_of, dense, gram,
+    is_known, loss, new, state, stats,
+):  # fmt: skip
+    """Visit the rows of `order` in batches if all classes have one owner; return whether all are.
+
+    Otherwise the tables are full, and another call continues. The arrays are those of `gather`,
+    `decide`, `solve` and `apply`.
+
+    Parameters
+    ----------
+    state : (4,) int64
+        Rows of `order` that are visited; of the last batch, rows, entries, and entries whose steps
+        are made. Zeros before the first call.
+    """
+    while True:
+        if state[1] > 0:
+            state[3] = apply(
+                begin, lines, used, head, cells, cell_ranks, top, own, state[1], state[3], ptr, mid,
+                ranks, parts, first, cls, steps,
+            )  # fmt: skip
+            if state[3] < state[2]:
+                return False
+        if state[0] == len(order):
+            return True
+        n, entries = gather(
+            order[state[0] :], most, starts, lengths, indices, values, y, rank, bias,
+            head.shape[1], offsets, listed, rows, ptr, mid, ranks, parts, first, cls, at,
+        )  # fmt: skip
+        decide(
+            begin, lines, used, head, cells, cell_ranks, top, own, n, rows, ptr, mid, ranks, parts,
+            first, cls, squares, z, h, seen, stamp, before, row_of, dense, gram, is_known,
+        )  # fmt: skip
+        solve(
+            n, rows, first, at, z, h, kind, squares, costs, listed, betas, small, rest, skip, loss,
+            new, steps, stats,
+        )  # fmt: skip
+        state[0] += n
+        state[1], state[2], state[3] = n, entries, 0
+
+
+@njit(nogil=True, error_model="numpy")
 def add_rows(
     begin, lines, used, head, cells, cell_ranks, top, own, done, starts, lengths, indices, values,
     y, rank, bias, offsets, listed, betas, factors, ranks, parts,
@@ -400,19 +464,21 @@ def add_rows(
         if e + i + 1 <= done:
             continue
         sum_ = 0.0
-        is_own = own[y[i]] >= 0
+        is_own = False
         for q in range(b, e):
             sum_ += betas[q]
             is_own |= own[listed[q]] >= 0 and betas[q] != 0.0
         if len(factors) > 0:
             sum_ = factors[y[i]]
-        if not is_own or sum_ == 0.0:
+        is_own |= own[y[i]] >= 0 and sum_ != 0.0
+        if not is_own:
             continue
         mid, end = _take_row(
             i, starts, lengths, indices, values, rank, bias, head.shape[1], ranks, parts, 0
         )
         c = own[y[i]]
-        if done <= b + i and c >= 0 and not add(T, c, ranks, parts, 0, mid, end, sum_):
+        is_due = done <= b + i and c >= 0 and sum_ != 0.0
+        if is_due and not add(T, c, ranks, parts, 0, mid, end, sum_):
             return b + i
         for q in range(max(b, done - i - 1), e):
             c = own[listed[q]]
@@ -461,16 +527,18 @@ def own_values(
 
 @njit(nogil=True, error_model="numpy")
 def merge(
-    offsets, listed, betas, losses, keep, found_ends, found, found_losses, new_offsets, new_listed,
-    new_betas, new_losses, is_new,
+    offsets, listed, betas, stays, losses, keep, found_ends, found, found_losses, new_offsets,
+    new_listed, new_betas, new_losses, is_new,
 ):  # fmt: skip
     """Write lists with the classes found, without those to drop; return their size.
 
-    A class is dropped if it has no variable and a loss below -`keep`. If there is less room, only
+    A class is dropped if it need not stay and has a loss below -`keep`. If there is less room, only
     the offsets are written.
 
     Parameters
     ----------
+    stays : (any,) bool
+        Listed classes with a variable, or another reason to stay.
     losses : (any,) float32
         Losses of listed classes.
     found_ends, found, found_losses : (n + 1,) int64, (any,) int32, float32
@@ -483,7 +551,7 @@ def merge(
     for i in range(n):
         new_offsets[i] = size
         for q in range(offsets[i], offsets[i + 1]):
-            size += betas[q] != 0.0 or losses[q] > -keep
+            size += stays[q] or losses[q] > -keep
         size += found_ends[i + 1] - found_ends[i]
     new_offsets[n] = size
     if size > len(new_listed):
@@ -498,7 +566,7 @@ def merge(
                 f += 1
             else:
                 q += 1
-                if betas[q - 1] == 0.0 and not losses[q - 1] > -keep:
+                if not stays[q - 1] and not losses[q - 1] > -keep:
                     continue
                 new_listed[to] = listed[q - 1]
                 new_betas[to] = betas[q - 1]

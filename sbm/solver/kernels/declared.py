@@ -221,6 +221,14 @@ TYPES = {
             stats:float64[1]
         """,
         "apply": f"{_TABLES} own:int32[1] n:int64 done:int64 {_BATCH} steps:float64[1]",
+        "visit": f"""
+            {_TABLES} own:int32[1] order:int32[1] most:int64 {_NONZEROS} y:int32[1] rank:int32[1]
+            bias:float64 {_LISTS} betas:float64[1] kind:int64 squares:float64[1] costs:float64[1]
+            small:float64 rest:uint8[1] skip:uint8[1] rows:int32[1] {_BATCH} at:int64[1]
+            z:float64[1] h:float64[1] steps:float64[1] seen:int64[1] stamp:int64[1] before:int64[1]
+            row_of:int32[1] dense:float64[1] gram:float64[1] is_known:int32[1] loss:float64[1]
+            new:float64[1] state:int64[1] stats:float64[1]
+        """,
         "add_rows": f"""
             {_TABLES} own:int32[1] done:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64
             {_LISTS} betas:float64[1] factors:float64[1] ranks:int32[1] parts:float64[1]
@@ -230,9 +238,9 @@ TYPES = {
             wanted:bool[1] ranks:int32[1] parts:float64[1] z_own:float64[1] z:float64[1]
         """,
         "merge": f"""
-            {_LISTS} betas:float64[1] losses:float32[1] keep:float64 found_ends:int64[1]
-            found:int32[1] found_losses:float32[1] new_offsets:int64[1] new_listed:int32[1]
-            new_betas:float64[1] new_losses:float32[1] is_new:bool[1]
+            {_LISTS} betas:float64[1] stays:bool[1] losses:float32[1] keep:float64
+            found_ends:int64[1] found:int32[1] found_losses:float32[1] new_offsets:int64[1]
+            new_listed:int32[1] new_betas:float64[1] new_losses:float32[1] is_new:bool[1]
         """,
         "mark_wanted": """
             kind:int64 offsets:int64[1] losses:float32[1] errors:float64[1] is_wanted:bool[1]
