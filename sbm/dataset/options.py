@@ -21,7 +21,6 @@ from sbm.inputs.text import PIECE
 from sbm.settings import OF_FILES, nearest, option_name
 from sbm.units import format_size
 
-LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
 PIECE_BYTES = 5 * PIECE  # memory of a piece of text and its rows
@@ -60,7 +59,7 @@ class SplitOptions:
         blocks, shards = self.blocks, self.shards
         if blocks is not None and self.block_size is not None:
             raise SettingsError("give --blocks or --block-size, not both")
-        if self.block_size is not None and self.block_size < LEAST_BLOCK:
+        if self.block_size is not None and self.block_size < 100_000:
             size = format_size(self.block_size)
             raise SettingsError(f"block_size is {size}; it must be at least 100kB")
         if blocks is not None:

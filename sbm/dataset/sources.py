@@ -321,14 +321,11 @@ def unknown_words(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
     return {"unknown_words": sources[0].options.table.unknown_words()}
 
 
-_FEW_SKIPPED = 10  # invalid rows of a source that may be skipped in any case
-
-
 def refuse_skipped(sources: list[Source]) -> None:
     """Raise `DataError` if most rows of a source are invalid."""
     for source in sources:
         skipped, rows = source.done.skipped, source.done.rows
-        if skipped > max(rows, _FEW_SKIPPED):
+        if skipped > max(rows, 10):  # a few are skipped in any case
             raise DataError(
                 f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid; --on-error "
                 f"skip is for a few. The first: {source.problems[0]}"
