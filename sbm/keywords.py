@@ -23,7 +23,7 @@ _FLAGS = {
                                          "decision", "probability", "follow", "new_labels",
                                          "strict")},
     "fresh": "resume=False", "no_shuffle": "shuffle=False",
-    "no_names": "names=False", "no_labels": "labels=False",
+    "no_header": "header=False", "no_names": "names=False", "no_labels": "labels=False",
 }  # fmt: skip
 _OTHER_NAMES = {"source": "sources"}  # keywords of options that may be repeated
 _NO_KEYWORDS = ("launch", "json")  # of the command line only

@@ -67,6 +67,10 @@ def refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
         )
 
 
+# Options that say how a file is written; a model or a store has fixed what others say.
+OF_FILES = ("format", "label", "header", "sep", "quote", "decimal", "encoding", "strict")
+
+
 def option_name(name: str) -> str:
     """Return the option of a setting, as it is typed: ``-C``, ``--cache-frac``."""
     return "-C" if name == "C" else "--" + name.replace("_", "-")

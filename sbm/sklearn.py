@@ -23,19 +23,19 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
 from sbm.dataset.fill import read_rows
-from sbm.dataset.options import ReadOptions
+from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.engine.progress import Progress
 from sbm.errors import DataError, MemoryPlanError, SettingsError
 from sbm.keywords import with_keywords
@@ -130,18 +130,18 @@ class _Linear(BaseEstimator):
     # ----------------------------------------------------------------------------- training
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, columns: dict[str, Any], **settings: Any
+        self, X: Any, y: Any, sample_weight: Any, reading: ReadKeywords, **settings: Any
     ) -> Model:
         """Train on a path, or on rows with codes or targets; return the model.
 
-        `columns` are arguments of `Reading` for the table at a path.
+        `reading` says how a path is read.
         """
         chosen = self._settings(**settings)
         if isinstance(sample_weight, str):
-            columns, sample_weight = columns | {"weight": sample_weight}, None
+            reading, sample_weight = {**reading, "weight": sample_weight}, None
         with (
             temporary_folder() as folder,
-            self._rows_for(X, y, folder, chosen, columns) as store,
+            self._rows_for(X, y, folder, chosen, reading) as store,
         ):
             self._first_id = 0
             if _is_path(X):
@@ -173,32 +173,31 @@ class _Linear(BaseEstimator):
 
     @contextmanager
     def _rows_for(
-        self, X: Any, y: Any, folder: Path, settings: Settings, columns: dict[str, Any]
+        self, X: Any, y: Any, folder: Path, settings: Settings, reading: ReadKeywords
     ) -> Iterator[BlockStore]:
         """Open the store at a path, or read text, a table or rows."""
         rows: Any = [(X, y)]
-        dtype, columns = self.dtype, {name: value for name, value in columns.items() if value}
+        given = ReadOptions.of(reading).given()
+        how = ReadOptions.of({"blocks": self.blocks, "dtype": self.dtype, **reading})
         if _is_path(X):
             if not isinstance(y, str | None):
                 raise DataError(
                     f"y must be None if X is a path, or the name of a column; {X} contains the "
                     "labels"
                 )
-            columns |= {"label": y} if y else {}
+            if y:
+                how, given = replace(how, label=y), [*given, "label"]
             if (Path(X) / MANIFEST).is_file():
-                if columns:
-                    raise DataError(
-                        f"{X} is a store, which has no columns; leave out {next(iter(columns))}"
-                    )
+                if given:
+                    raise DataError(f"{X} is a store, which has no columns; leave out {given[0]}")
                 yield BlockStore(X)
                 return
             rows = os.fspath(X)
         else:
-            if columns:
-                name = next(iter(columns))
-                raise DataError(f"{name} applies to the path of a table; X is {type(X).__name__}")
-            dtype = _type_of(X, dtype)
-        how = ReadOptions(blocks=self.blocks, dtype=dtype, **columns)
+            if given:
+                kind = type(X).__name__
+                raise DataError(f"{given[0]} applies to the path of a table; X is {kind}")
+            how = replace(how, dtype=_type_of(X, self.dtype))
         model = folder / "fit.model"
         with read_rows(rows, model, how, settings, Progress(), lambda: False) as (store, _):
             yield store
@@ -400,8 +399,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
 
     @with_keywords(_KEYWORDS)
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *,
-        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+        self, X: Any, y: Any = None, sample_weight: Any = None,
+        **reading: Unpack[ReadKeywords],
     ) -> Self:  # fmt: skip
         """Train on all rows.
 
@@ -413,8 +412,8 @@ class SBMClassifier(ClassifierMixin, _Linear):
             For a path, which contains the labels: None, or the column of the labels.
         sample_weight : array, shape (n_rows,), or str, optional
             Factor of C for each row; for a path, in the order of the text, or a column.
-        categorical, exclude : sequence of str, optional
-            For the path of a table: columns whose cells are always words, and columns to leave out.
+        **reading
+            For a path: how to read it; ``help(sbm.ReadOptions)`` lists the names.
 
         Returns
         -------
@@ -427,11 +426,10 @@ class SBMClassifier(ClassifierMixin, _Linear):
         MemoryPlanError
             `mem` is too small; the message has the smallest value that works.
         """
-        columns = {"categorical": categorical, "exclude": exclude}
         if _is_path(X):
             weight: Any = self.class_weight
             model = self._fit(
-                X, y, sample_weight, columns, task="classification", class_weight=weight
+                X, y, sample_weight, reading, task="classification", class_weight=weight
             )
             if len(model.labels) == 1:
                 raise DataError(
@@ -451,7 +449,7 @@ class SBMClassifier(ClassifierMixin, _Linear):
                 )
             weight = self._weight_of_codes()
             model = self._fit(
-                X, codes, sample_weight, columns, task="classification", class_weight=weight
+                X, codes, sample_weight, reading, task="classification", class_weight=weight
             )
         self._keep(self._named(model))
         return self
@@ -633,15 +631,14 @@ class SBMRegressor(RegressorMixin, _Linear):
 
     @with_keywords(_KEYWORDS)
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *,
-        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+        self, X: Any, y: Any = None, sample_weight: Any = None,
+        **reading: Unpack[ReadKeywords],
     ) -> Self:  # fmt: skip
         """Train on all rows; as `SBMClassifier.fit`, with numbers for labels."""
-        columns = {"categorical": categorical, "exclude": exclude}
         if not _is_path(X):
             X, y = _valid(self, X, y, y_numeric=True)
             X, y, sample_weight = _weighted(X, y, sample_weight)
-        self._keep(self._fit(X, y, sample_weight, columns, task="regression"))
+        self._keep(self._fit(X, y, sample_weight, reading, task="regression"))
         return self
 
     @available_if(_can_learn_batches)
@@ -711,17 +708,16 @@ class SBMOneClass(OutlierMixin, _Linear):
 
     @with_keywords(_KEYWORDS)
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *,
-        categorical: Sequence[str] | None = None, exclude: Sequence[str] = (),
+        self, X: Any, y: Any = None, sample_weight: Any = None,
+        **reading: Unpack[ReadKeywords],
     ) -> Self:  # fmt: skip
         """Train on all rows; labels are ignored. As `SBMClassifier.fit`."""
-        columns = {"categorical": categorical, "exclude": exclude}
         if _is_path(X):
             y = y if isinstance(y, str) else None
         else:
             X = _valid(self, X)
             X, y, sample_weight = _weighted(X, np.zeros(X.shape[0]), sample_weight)
-        self._keep(self._fit(X, y, sample_weight, columns, loss="one_class"))
+        self._keep(self._fit(X, y, sample_weight, reading, loss="one_class"))
         return self
 
     @with_keywords(_KEYWORDS)

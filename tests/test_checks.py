@@ -155,6 +155,33 @@ def test_strict_refuses_other_columns(tmp_path):
     assert sbm.split(good, store, append=True, strict=True)["rows"] == 20
 
 
+def test_files_of_a_model_may_be_written_in_another_way(tmp_path):
+    train = write_table(tmp_path / "a.csv", 60)
+    other = tmp_path / "b.data"
+    other.write_text(train.read_text().replace("y,a", "label2,a").replace(",", ";"))
+    how = {"format": "csv", "sep": ";", "label": "label2"}
+    store, model, text = tmp_path / "s.sbm", tmp_path / "m.model", tmp_path / "o.txt"
+    sbm.split(train, store)
+    _, report = sbm.train(store, model, {"validate": str(other)}, **how)
+    assert report["validation"]["score"] == sbm.predict(model, train, text)["accuracy"]
+    expected = text.read_bytes()
+    assert sbm.predict(model, other, text, **how)["accuracy"] == report["validation"]["score"]
+    assert text.read_bytes() == expected
+    for data, options, fact in (
+        (train, {"categorical": ["a"]}, "^categorical is fixed by the model"),
+        (train, {"hash_bits": 9}, "^hash_bits is fixed by the model"),
+        (store, {"sep": ";"}, "is a store; sep"),
+    ):
+        with pytest.raises(SettingsError, match=fact):
+            sbm.predict(model, data, **options)
+    with pytest.raises(TypeError, match="'lable'; did you mean 'label'"):
+        sbm.predict(model, train, lable="y")
+    with pytest.raises(SettingsError, match="is a store; sep"):
+        sbm.train(store, model, sep=";")
+    with pytest.raises(DataError, match=r"is a store; .*cat"):
+        sbm.split(store, tmp_path / "n.sbm")
+
+
 def test_note_of_columns_does_not_stick(tmp_path):
     store = tmp_path / "s.sbm"
     sbm.split(write_table(tmp_path / "a.csv", 60), store)

@@ -15,11 +15,9 @@ from sbm.cli.command import RESUMES, Command, Commands, LiblinearCommand, Termin
 from sbm.cli.liblinear import refuse_their_model, refuse_their_order
 from sbm.cli.options import (
     FILE,
-    INPUT_FORMAT,
     LAST,
     LIBLINEAR,
     NEW_FILE,
-    ON_ERROR,
     PATH,
     REMOTE_TIMEOUT,
     TEST,
@@ -37,7 +35,7 @@ from sbm.cli.terminal import INTERRUPTED, complain, echo, stop_signals, stopped_
 from sbm.compiled.clock import clock, compile_seconds
 from sbm.errors import SettingsError
 from sbm.losses import LOSSES
-from sbm.settings import Settings
+from sbm.settings import OF_FILES, Settings
 from sbm.units import parse_grid
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -49,16 +47,7 @@ _MODEL = click.option(
 )  # fmt: skip
 
 
-_STRICT = click.option(
-    "--strict", is_flag=True,
-    help="Refuse a table with other columns than the earlier data, or the model.  "
-    "[default: note the difference]",
-)  # fmt: skip
-_NEW_LABELS = click.option(
-    "--new-labels", is_flag=True,
-    help="Accept a file with labels that the store, or the files before it, do not have.",
-)  # fmt: skip
-# How text is read, by split and train.
+# How inputs are read, by every command.
 _READING = {
     "blocks": click.option(
         "--blocks", type=int, metavar="M", help="Number of blocks.  [default: by size]"
@@ -67,14 +56,23 @@ _READING = {
         "--dtype", type=Choice(["auto", "float32", "float64"]), default="auto",
         help="Type of values; values that are all 1 take no space.  [default: auto]",
     ),
-    "new_labels": _NEW_LABELS,
-    "on_error": ON_ERROR,
+    "new_labels": click.option(
+        "--new-labels", is_flag=True,
+        help="Accept a file with labels that the store, or the files before it, do not have.",
+    ),
+    "on_error": click.option(
+        "--on-error", type=Choice(["fail", "skip"]),
+        help="What to do with a malformed line.  [default: fail]",
+    ),
     "min_count": click.option(
         "--min-count", type=int, default=1, metavar="N",
         help="Drop features that fewer than N rows have; rare words of a table become "
         "COLUMN=(rare). Reads the input twice.  [default: 1]",
     ),
-    "format": INPUT_FORMAT,
+    "format": click.option(
+        "--format", type=Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
+        help="Format of the input.  [default: by the extension, else libsvm]",
+    ),
     "hash_bits": click.option(
         "--hash-bits", type=int, metavar="B",
         help="Number of bits of hashed feature names of VW text.  [default: 22]",
@@ -127,7 +125,11 @@ _READING = {
     "encoding": click.option(
         "--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.  [default: utf-8]"
     ),
-    "strict": _STRICT,
+    "strict": click.option(
+        "--strict", is_flag=True,
+        help="Refuse a table with other columns than the earlier data, or the model.  "
+        "[default: note the difference]",
+    ),
     "feature_names": click.option(
         "--feature-names", type=PATH, metavar="FILE",
         help="Names of features, for text that has only ids: a line ID NAME for each.",
@@ -138,20 +140,15 @@ _READING = {
 }  # fmt: skip
 
 
-_OF_TABLES = (
-    "label",
-    "categorical",
-    "exclude",
-    "column",
-    "columns",
-    "cross",
-    "header",
-    "sep",
-    "quote",
-    "decimal",
-    "encoding",
-    "strict",
-)
+# Options of a store that is read twice, or whole: a stream has none.
+_NOT_OF_STREAMS = ("blocks", "min_count", "weight", "feature_names", "names")
+
+
+# Options of what becomes of the cells, or of text that is no table.
+_NOT_OF_COLUMNS = (
+    "blocks", "dtype", "new_labels", "on_error", "min_count", "hash_bits", "cross", "quadratic",
+    "strict", "feature_names", "names",
+)  # fmt: skip
 
 
 def _read_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -316,7 +313,7 @@ def train(
 
             report["test"] = predict_job(
                 result, test, labels=True, threads=1, remote_timeout=settings.remote_timeout,
-                progress=terminal,
+                progress=terminal, **vars(reading.beside(test)),
             )  # fmt: skip
     finally:  # print the training's report even if the test file is invalid
         if terminal.as_json:
@@ -411,8 +408,7 @@ def _end(report: dict[str, Any], settings: Settings) -> None:
     help="Require labels, or ignore them and read a blank line of text as a row.  "
     "[default: use labels that are present]",
 )
-@INPUT_FORMAT
-@_STRICT
+@some(_READING[name] for name in OF_FILES)
 @THREADS
 @REMOTE_TIMEOUT
 @click.pass_context
@@ -449,20 +445,11 @@ def predict(
 @click.option(
     "--classes", metavar="L,L,...", help="All possible labels.  [default: as they appear]"
 )
-@_NEW_LABELS
-@click.option(
-    "--dtype", type=Choice(["float32", "float64"]),
-    help="Type of values; values that are all 1 take no space.  [default: float32]",
-)  # fmt: skip
-@ON_ERROR
 @click.option(
     "--checkpoint-every", metavar="T|N",
     help="Time (60s) or number of rows (100000rows) between checkpoints.  [default: 60s]",
 )  # fmt: skip
-@INPUT_FORMAT
-@_READING["hash_bits"]
-@_READING["quadratic"]
-@some(_READING[name] for name in _OF_TABLES)
+@some(without(_READING, *_NOT_OF_STREAMS))
 @click.option(
     "--follow", is_flag=True, default=None, help="Wait for more data at the end of the last file."
 )
@@ -494,7 +481,8 @@ def stream(
         raise SettingsError(f"--resume {resume} also writes that model; leave out -o")
     names = {f.name for f in dataclasses.fields(StreamOptions)}
     given["quadratic"] = ",".join(given["quadratic"]) or None
-    reading = {name: given.pop(name) for name in _OF_TABLES}
+    given["dtype"] = None if given["dtype"] == "auto" else given["dtype"]
+    reading = {name: given.pop(name) for name in _READING if name in given.keys() - names}
     usual = ReadOptions()
     given["reading"] = {
         name: list(value) if isinstance(value, tuple) else value
@@ -502,6 +490,7 @@ def stream(
         if value not in ((), None, getattr(usual, name))
     } or None
     options = {k: v for k, v in given.items() if k in names and v is not None}
+    how = ReadOptions(format=given["format"], **given["reading"] or {})
     if classes is not None:
         try:
             options["classes"] = [float(label) for label in classes.split(",")]
@@ -514,7 +503,7 @@ def stream(
         naming = _names_of(inputs, resume, given)
         with remote_terms(timeout, terminal.stage):
             if naming is None or not naming.is_of_table:  # whose columns are not known yet
-                check_input(test, naming, numbers, terminal)
+                check_input(test, naming, numbers, terminal, how.beside(test))
     try:
         with stop_signals() as is_stopped:
             result, report = job(
@@ -534,7 +523,13 @@ def stream(
         complain(f"skipped {problem}")
     if test is not None and not report["stopped"]:
         report["test"] = predict_job(
-            result, test, labels=True, threads=1, remote_timeout=timeout, progress=terminal
+            result,
+            test,
+            labels=True,
+            threads=1,
+            remote_timeout=timeout,
+            progress=terminal,
+            **vars(how.beside(test)),
         )
     terminal.answer(report, lambda told: _in_words(told, terminal.verbose))
     _tell_the_end(report, terminal)
@@ -742,18 +737,7 @@ def cat(terminal: Terminal, store: Path, output: Path, **options: Any) -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=FILE)
 @click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="TOML file to write.")
 @click.option("--toml", is_flag=True, help="Print TOML instead of a table.")
-@_READING["format"]
-@_READING["label"]
-@_READING["weight"]
-@_READING["categorical"]
-@_READING["exclude"]
-@_READING["column"]
-@_READING["columns"]
-@_READING["header"]
-@_READING["sep"]
-@_READING["quote"]
-@_READING["decimal"]
-@_READING["encoding"]
+@some(without(_READING, *_NOT_OF_COLUMNS))
 def columns(
     terminal: Terminal, inputs: tuple[str, ...], output: Path | None, toml: bool, **options: Any
 ) -> None:

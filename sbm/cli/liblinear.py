@@ -35,8 +35,7 @@ class Option:
 # The loss of each number after -s, and LIBLINEAR's default tolerance.
 SOLVERS = {s: loss.name for loss in LOSSES.values() for s in loss.liblinear}
 _SPARSE = {5: "squared_hinge", 6: "log_loss"}  # with --penalty l1
-_TOLERANCES = {0: 0.01, 2: 0.01, 5: 0.01, 6: 0.01, 11: 0.0001, 21: 0.01}
-_TOLERANCE = 0.1  # of the others
+_TOLERANCES = {0: 0.01, 2: 0.01, 5: 0.01, 6: 0.01, 11: 0.0001, 21: 0.01}  # of others 0.1
 DEFAULT_SOLVER = 1
 
 
@@ -50,7 +49,7 @@ def _loss(number: int, _: int | None) -> dict[str, Any]:
 
 
 def _tol(tolerance: float, solver: int | None) -> dict[str, Any]:
-    usual = _TOLERANCES.get(DEFAULT_SOLVER if solver is None else solver, _TOLERANCE)
+    usual = _TOLERANCES.get(DEFAULT_SOLVER if solver is None else solver, 0.1)
     return {"tol": Settings.tol * tolerance / usual}
 
 

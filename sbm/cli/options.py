@@ -13,11 +13,9 @@ from sbm.settings import SETTINGS, Settings, nearest, option_name
 __all__ = [
     "FILE",
     "GROUPS",
-    "INPUT_FORMAT",
     "LAST",
     "LIBLINEAR",
     "NEW_FILE",
-    "ON_ERROR",
     "PATH",
     "REMOTE_TIMEOUT",
     "TEST",
@@ -78,14 +76,6 @@ NEW_FILE = _NewFile(path_type=Path, readable=False)
 PATH = _Path(readable=False)  # or a pattern, a URL, "-"
 
 TEST = click.option("--test", type=PATH, metavar="FILE", help="Also predict this file at the end.")
-ON_ERROR = click.option(
-    "--on-error", type=Choice(["fail", "skip"]),
-    help="What to do with a malformed line.  [default: fail]",
-)  # fmt: skip
-INPUT_FORMAT = click.option(
-    "--format", type=Choice(["libsvm", "csv", "tsv", "vw", "npz", "parquet", "feather"]),
-    help="Format of the input.  [default: by the extension, else libsvm]",
-)  # fmt: skip
 _NUMBERS = (int, float)
 _MEMORY, _CLASSES = "Memory and speed", "Classes and rows"
 _VALIDATION = "Validation"

@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
+from sbm.dataset.options import ReadOptions
 from sbm.engine.kernels import (
     IDS,
     NAMES,
@@ -25,8 +27,6 @@ from sbm.engine.kernels import (
 )
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
-from sbm.inputs.columns.kinds import Asked, Dialect
-from sbm.inputs.columns.state import Columns
 from sbm.inputs.formats import (
     check_headers,
     check_names,
@@ -296,7 +296,7 @@ def check_input(
     names: Naming | None,
     words: LabelWords,
     progress: Progress,
-    strict: bool = False,
+    how: ReadOptions,
 ) -> None:
     """Read the first rows of an input of `predict`, which must have labels, before a training.
 
@@ -309,15 +309,15 @@ def check_input(
         How labels become numbers.
     progress : Progress
         Receives the wait for compiled kernels.
-    strict : bool
-        As in `InputOptions`.
+    how : ReadOptions
+        How the input is written.
 
     Raises
     ------
     DataError, SettingsError
         The input is missing, or its first rows do not fit.
     """
-    sources = sources_of(data, names, words=words, strict=strict)
+    sources = sources_of(data, names, how, words=words)
     if sources is None:
         _numbers_of(BlockStore(Path(data)), words)
         return
@@ -333,10 +333,9 @@ def check_input(
 def sources_of(
     data: str | Path,
     names: Naming | None,
-    kind: str | None = None,
+    how: ReadOptions,
     labels: bool | None = True,
     words: LabelWords | None = None,
-    strict: bool = False,
     targets: bool = False,
     tag: str | None = None,
 ) -> list[Source] | None:
@@ -346,9 +345,9 @@ def sources_of(
     ----------
     names : Naming or None
         How the model names its features.
-    kind : str, optional
-        Format of `data`. Default: from its name.
-    labels, strict, targets, tag
+    how : ReadOptions
+        How `data` is written; of them, only those in `OF_FILES`.
+    labels, targets, tag
         As in `InputOptions`.
     words : LabelWords, optional
         Labels of the model.
@@ -362,11 +361,10 @@ def sources_of(
     """
     if _is_store(data):
         return None
-    words = words or LabelWords({})
-    columns = Columns(Asked(), Dialect(), strict)
-    options = InputOptions(
-        kind, labels=labels, words=words, targets=targets, tag=tag, table=columns
-    )
+    options = replace(
+        how.input_options(targets=targets), labels=labels, words=words or LabelWords({}), tag=tag,
+        names=None,
+    )  # fmt: skip
     if names is not None:
         options = options.following(names, "the model")
     sources = open_inputs([data], options)

@@ -20,7 +20,7 @@ from sbm.errors import SettingsError
 from sbm.inputs.text import Source, holds_tables
 from sbm.inputs.urls import is_remote, without_query
 from sbm.plain import dataclass
-from sbm.settings import Settings, option_name
+from sbm.settings import OF_FILES, Settings, option_name
 from sbm.store.blocks import BlockStore, require_whole
 from sbm.units import count
 
@@ -76,6 +76,8 @@ class Reader:
         a pipe can block, and there is nothing to save yet.
     before : callable
         ``before(model, sources)`` is called before text is read; may raise.
+    has_others : bool
+        Whether `options` also say how another file is written, which is predicted.
     """
 
     options: ReadOptions = field(default_factory=ReadOptions)
@@ -85,6 +87,7 @@ class Reader:
     is_stopped: Callable[[], bool] = lambda: False
     while_reading: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     before: Callable[[Path, Sequence[Source]], None] = lambda *_: None
+    has_others: bool = False
 
 
 @contextlib.contextmanager
@@ -115,7 +118,8 @@ def open_rows(
         return
     given, comm, progress = store_named(data), reader.comm, reader.progress
     if given is not None:
-        names = [n for n in reader.options.given() if n != "strict"]  # which is for other files too
+        others = OF_FILES if reader.has_others or isinstance(settings.validate, str) else ()
+        names = [n for n in reader.options.given() if n not in others]
         names += ["keep_store"] if reader.keep_store is not None else []
         if names:
             shown = ", ".join(map(option_name, names))

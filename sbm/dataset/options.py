@@ -13,14 +13,14 @@ from sbm.errors import SettingsError, require_number
 from sbm.inputs.columns.kinds import Asked, Dialect
 from sbm.inputs.columns.state import Columns
 from sbm.inputs.columns.words import WordTable
+from sbm.inputs.formats import LIBSVM, format_of
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords, NameTable
 from sbm.inputs.options import InputOptions
 from sbm.inputs.text import PIECE
-from sbm.settings import nearest
+from sbm.settings import OF_FILES, nearest, option_name
 from sbm.units import format_size
 
-LEAST_BLOCK = 100_000  # bytes
 MOST_SHARDS = 256  # each is locked, and a process may open about a thousand files
 LARGEST_BATCH = 64_000_000  # bytes of rows; more does not compress better
 PIECE_BYTES = 5 * PIECE  # memory of a piece of text and its rows
@@ -59,7 +59,7 @@ class SplitOptions:
         blocks, shards = self.blocks, self.shards
         if blocks is not None and self.block_size is not None:
             raise SettingsError("give --blocks or --block-size, not both")
-        if self.block_size is not None and self.block_size < LEAST_BLOCK:
+        if self.block_size is not None and self.block_size < 100_000:
             size = format_size(self.block_size)
             raise SettingsError(f"block_size is {size}; it must be at least 100kB")
         if blocks is not None:
@@ -262,10 +262,32 @@ class ReadOptions:
 
     def given(self) -> list[str]:
         """Return the names of the options that are not their defaults."""
-        return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return [n for n, (value, usual) in values.items() if value != usual and value != []]
 
-    def input_options(self, mem: int, targets: bool = False) -> InputOptions:
-        """Return how to read the inputs, in `mem` bytes; labels may be `targets`, not classes.
+    def only_of_files(self, whose: str) -> "ReadOptions":
+        """Return these options for a file that is read as `whose` data was.
+
+        Raises
+        ------
+        SettingsError
+            An option is given that a model or a store has fixed.
+        """
+        if fixed := [name for name in self.given() if name not in OF_FILES]:
+            raise SettingsError(f"{option_name(fixed[0])} is fixed by {whose}; leave it out")
+        return self
+
+    def beside(self, path: str | Path) -> "ReadOptions":
+        """Return how another file of the same training is written; its name may give a format."""
+        written = {name: getattr(self, name) for name in OF_FILES}
+        if format_of(str(path)).name != LIBSVM:
+            written["format"] = None
+        return ReadOptions(**written)
+
+    def input_options(self, mem: int = 0, targets: bool = False) -> InputOptions:
+        """Return how to read the inputs; labels may be `targets`, not classes.
+
+        `mem` is a bound in bytes for `feature_names`.
 
         Raises `DataError` or `StoreError` if the file of names is invalid or cannot be read, and
         `MemoryPlanError` if the names do not fit.

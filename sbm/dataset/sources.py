@@ -91,7 +91,11 @@ def find_sources(
         _refuse_other_features(sources, before, str(store))
     if frame is not None or chunks is not None:
         return sources, store
-    _refuse_options_of_tables(sources, options)
+    asked, dialect = options.table.asked, options.table.dialect.record()
+    given = [option for _, _, option in asked.kinds]
+    given += [name for name in ("label", "weight") if getattr(asked, name) is not None]
+    given += [{"separator": "sep"}.get(name, name) for name in dialect]
+    refuse_options_of_tables(given, sources)
     if not sources:
         raise DataError("no input; expected files, glob patterns, or - for standard input")
     if store is None and sources[0].name == "-":
@@ -195,15 +199,12 @@ def _refuse_other_features(sources: list[Source], before: Naming | None, store: 
             )
 
 
-def _refuse_options_of_tables(sources: list[Source], options: InputOptions) -> None:
-    """Raise `SettingsError` if there are options of tables, but no table."""
-    asked, dialect = options.table.asked, options.table.dialect.record()
-    given = [option for _, _, option in asked.kinds]
-    given += [name for name in ("label", "weight") if getattr(asked, name) is not None]
-    given += [{"separator": "sep", "header": "no-header"}.get(name, name) for name in dialect]
+def refuse_options_of_tables(given: Sequence[str], sources: Sequence[Source]) -> None:
+    """Raise `SettingsError` if options of tables are given, but no table."""
     if given and sources and all(source.format in ("libsvm", "vw") for source in sources):
+        name = "no-header" if given[0] == "header" else given[0]
         raise SettingsError(
-            f"--{given[0]} is for the columns of a table, but {sources[0].shown} is not a table; "
+            f"--{name} is for the columns of a table, but {sources[0].shown} is not a table; "
             "leave it out, or set --format"
         )
 
@@ -320,14 +321,11 @@ def unknown_words(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
     return {"unknown_words": sources[0].options.table.unknown_words()}
 
 
-_FEW_SKIPPED = 10  # invalid rows of a source that may be skipped in any case
-
-
 def refuse_skipped(sources: list[Source]) -> None:
     """Raise `DataError` if most rows of a source are invalid."""
     for source in sources:
         skipped, rows = source.done.skipped, source.done.rows
-        if skipped > max(rows, _FEW_SKIPPED):
+        if skipped > max(rows, 10):  # a few are skipped in any case
             raise DataError(
                 f"{source.shown}: {skipped:,} of {skipped + rows:,} rows are invalid; --on-error "
                 f"skip is for a few. The first: {source.problems[0]}"

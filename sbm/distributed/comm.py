@@ -39,7 +39,6 @@ MOST_BYTES = 1 << 30  # per message: an MPI library may count in 32 bits
 # Polling, in seconds. Messages progress only during a poll, so a waiting rank polls without a pause
 # but lets other processes run; after a while it sleeps for a share of the time waited.
 SPIN, SHARE, LONGEST = 0.05, 0.005, 1e-3
-FLUSH_SECONDS = 0.5  # gives the launcher time to forward the last output before the abort
 
 
 class Comm(Protocol):
@@ -331,7 +330,7 @@ class MpiComm:
     def abort(self, code: int) -> None:
         """See `Comm`; waits first, so that the launcher can forward the last output."""
         if not self._mpi.Is_finalized():
-            time.sleep(FLUSH_SECONDS)
+            time.sleep(0.5)
             self._world.Abort(code)
             os._exit(code)  # Abort returns if the launcher cannot be reached
 

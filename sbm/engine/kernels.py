@@ -66,7 +66,6 @@ _WORKING_SET_IN_MEMORY = (
     "solver.working_set.compact", "solver.working_set.merge", "solver.working_set.spill",
 )  # fmt: skip
 _RANKS = ("solver.changes.*", "solver.common.begin_round", "inputs.ids.count")
-TICK = 1.0  # seconds
 MOST_WORKERS = 8  # compile in parallel
 WORKER_BYTES = 160_000_000  # resident memory of each, and of the process that starts them
 
@@ -223,7 +222,7 @@ def _ticking(tell: Callable[[float], None]) -> Iterator[None]:
     over, begin = threading.Event(), time.perf_counter()
 
     def tick() -> None:
-        while not over.wait(TICK):
+        while not over.wait(1.0):  # seconds
             tell(time.perf_counter() - begin)
 
     ticker = threading.Thread(target=tick, daemon=True)

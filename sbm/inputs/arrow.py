@@ -35,7 +35,6 @@ _COPIES = 4  # of the words of a dictionary page, while it is decoded
 _WORD = 48  # bytes of a copy of a word, besides its text: its hash and its place
 _MOST_ROWS = 1 << 14  # most rows with lists decoded at a time
 _LISTS = 1 << 10  # rows with lists decoded at a time, if their lengths are unknown
-_MOST_KINDS = 3  # of cells named in a message
 _CELL = 16  # bytes of a cell of a data frame, for progress
 
 
@@ -160,7 +159,7 @@ def _unfit_column(frame: Any) -> str:
             pa.array(frame[name], from_pandas=True)
         except Exception as error:
             kinds = Counter(type(cell).__name__ for cell in frame[name] if cell is not None)
-            held = [kind for kind, _ in kinds.most_common(_MOST_KINDS)]
+            held = [kind for kind, _ in kinds.most_common(3)]
             why = f" ({shorten(str(error.args[0]), 120)})" if len(held) == 1 and error.args else ""
             return (
                 f"column {shown} holds {' and '.join(held)}{why}; convert it to numbers or to "

@@ -33,7 +33,6 @@ _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-1
 _SPARE = 65  # bytes behind the text, for the last line end, and that the kernel reads
 _NEWLINE = ord("\n")
 _MOST_CELLS = 1 << 20  # of a piece
-_IN_USE = 2  # pieces whose rows may not have been converted: the last one, and one ahead of it
 _MORE = 1.1  # room for records, times as many as there are if they are as long as those before
 
 
@@ -311,7 +310,8 @@ class _Delimited:
                 here = {k - first: why for k, why in refused.items() if first <= k < first + n}
                 at_line = partial(_at, source, piece.lines[first : first + n])
                 yield TableRows(cells, n, place=at_line, refused=here)
-            if len(given) > _IN_USE:
+            # Rows of the last piece, and of one ahead of it, may not have been converted.
+            if len(given) > 2:
                 self._take_back(given.popleft())
 
 

@@ -21,7 +21,6 @@ _PART = 1 << 16  # names gathered at a time
 _PART_BYTES = 1 << 20  # of names read at a time
 _LONGEST = 1 << 20  # bytes of a line in a file of names
 _MOST_DIGITS = 19  # of an id below 2^63
-_MOST_EXAMPLES = 5
 
 
 class NameTable:
@@ -59,7 +58,7 @@ class NameTable:
             if code == len(self._ends):
                 self._text += name
                 self._ends.append(len(self._text))
-            elif len(self.collisions) < _MOST_EXAMPLES and self._name(code) != name:
+            elif len(self.collisions) < 5 and self._name(code) != name:
                 pair = (self._name(code), name)
                 self.collisions += [pair] if pair not in self.collisions else []
 

@@ -18,7 +18,6 @@ MOST = 1 << 17  # bytes that a call of a decompressor returns, at most; as a blo
 USUAL = 8 << 20  # bytes for a window in any plan: gzip, bzip2, zstd up to level 19, xz up to 6
 _BITE = 1 << 16  # compressed bytes read at a time
 _HEAD = 1 << 12  # bytes of a file that include the header of its first frame
-_GZIP = 31  # zlib's window size argument for gzip data
 _SKIPPED = b"\x2a\x4d\x18"  # ends the magic number of frames of zstd without content
 # Sizes of the dictionary in .xz, with the rest that its decompressor needs.
 _XZ = [(size << 19) + (1 << 20) for k in range(1, 13) for size in (1 << k, 3 << (k - 1))]
@@ -223,7 +222,8 @@ def _zstd(read: Read, window: int) -> Iterator[bytes]:
 
 
 _OPENERS: dict[str, Callable[[Read, int], Iterator[bytes]]] = {
-    ".gz": lambda read, window: _frames(read, lambda: zlib.decompressobj(_GZIP), b"\0"),
+    # zlib reads gzip with 16 added to the logarithm of its window, 15.
+    ".gz": lambda read, window: _frames(read, lambda: zlib.decompressobj(16 + 15), b"\0"),
     ".bz2": _bz2,
     ".xz": _xz,
     ".zst": _zstd,

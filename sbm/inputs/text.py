@@ -41,6 +41,7 @@ from sbm.inputs.parsing import SPARE, ParsedText, Room, TextParser
 from sbm.inputs.urls import Terms, current_terms, is_remote, without_query
 from sbm.plain import dataclass
 from sbm.store.container import Buffers
+from sbm.store.manifest import MANIFEST
 from sbm.units import format_size
 
 PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
@@ -209,6 +210,8 @@ def _files_in(folder: str) -> list[str]:
     """
     names = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     files = [name for name in names if name.endswith(_TABLES) and os.path.isfile(name)]
+    if os.path.exists(os.path.join(folder, MANIFEST)):
+        raise DataError(f"{folder} is a store; sbm cat {folder} writes its rows as text")
     if not files:
         raise DataError(
             f"{folder} is a folder without Parquet or Feather files; give the files in it, as in "

@@ -37,7 +37,6 @@ from sbm.store.blocks import BlockStore
 from sbm.store.files import temporary_folder
 
 SAMPLE = 4_000_000  # nonzeros times outputs that are visited to measure: about 0.1 s
-READ_SECONDS = 0.3  # time to measure the disk
 
 
 def plan(
@@ -116,7 +115,8 @@ def _plan(
     rows = scale_features(rows)
     task = replace(task, store=rows)
     with rows.in_use():
-        disk = rows.read_cold([c for part in memory.parts for c in part.chunks], READ_SECONDS)
+        chunks = [chunk for part in memory.parts for chunk in part.chunks]
+        disk = rows.read_cold(chunks, 0.3)  # seconds to measure for
         sample = _thinned(memory, SAMPLE // sum(problem.n_outputs for problem in problems))
         seconds = _measure(task, sample)
     seen, nnz = sum(part.nnz for part in sample.parts), sum(memory.parts[k].nnz for k in own)

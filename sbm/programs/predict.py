@@ -6,14 +6,21 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
 from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
-from sbm.dataset.sources import naming_of_model, require_tags, table_notes, unknown_words
+from sbm.dataset.options import ReadKeywords, ReadOptions
+from sbm.dataset.sources import (
+    naming_of_model,
+    refuse_options_of_tables,
+    require_tags,
+    table_notes,
+    unknown_words,
+)
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
@@ -32,6 +39,7 @@ from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
 from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.predictions import PredictionFile
+from sbm.settings import option_name
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 
@@ -48,12 +56,11 @@ def predict(
     probability: bool = False,
     confusion: Sequence[str | Path] = (),
     id: str | None = None,  # noqa: A002  their names on the command line
-    format: str | None = None,  # noqa: A002
     labels: bool | None = None,
-    strict: bool = False,
     threads: int | None = None,
     remote_timeout: float | str | None = None,
     progress: Progress | None = None,
+    **reading: Unpack[ReadKeywords],
 ) -> dict[str, Any]:
     """Predict labels, or numbers for regression, for a file or a store.
 
@@ -84,20 +91,20 @@ def predict(
     id : str, optional
         Column whose cells are written beside the predictions; ``tag`` for the tags of Vowpal
         Wabbit's text.
-    format : str, optional
-        Format of `data`, as for `sbm.split`.
     labels : bool, optional
         True: every row needs a label. False: labels are ignored, and a blank line of text is a row
         without features. Default: rows may lack labels (no label column, an empty cell or ``?`` in
         it, a line that begins with its features); metrics are computed from the other rows.
-    strict : bool
-        Refuse a table whose columns are not those of the training data. Default: warn.
     threads : int, optional
         Threads for parsing. Default: the cores this process may use.
     remote_timeout : float or str, optional
         Maximum time to wait for data from the server of a remote input. Default: 60s.
     progress : Progress, optional
         Receives the bytes read.
+    **reading
+        How `data` is written: ``format``, ``label``, ``header``, ``sep``, ``quote``, ``decimal``,
+        ``encoding`` and ``strict`` of `sbm.ReadOptions`. Default: as the training data. The model
+        has fixed the other options.
 
     Returns
     -------
@@ -137,16 +144,18 @@ def predict(
     model = load_model(model)
     _check_top(model, top, decision, probability)
     _check_kinds(model, decision, probability, bool(confusion), labels)
-    progress = Progress.of(progress)
+    how, progress = ReadOptions.of(reading).only_of_files("the model"), Progress.of(progress)
     numbers = dict(zip(model.label_names, model.labels, strict=False))
     words = LabelWords(
         numbers, "labels of the model", "convert them, or add --no-labels", may_be_numbers=True
     )
     naming = naming_of_model(model)
     with remote_terms(remote_timeout, progress.stage):
-        sources = sources_of(
-            data, naming, format, labels, words, strict, targets=not model.labels, tag=id
-        )
+        sources = sources_of(data, naming, how, labels, words, targets=not model.labels, tag=id)
+    given = [name for name in how.given() if name != "strict"]
+    if sources is None and given:
+        raise SettingsError(f"{data} is a store; {option_name(given[0])} applies to text")
+    refuse_options_of_tables([name for name in given if name != "format"], sources or [])
     require_tags(id, sources, data)
     if sources is not None:
         for source in sources:

@@ -184,11 +184,11 @@ def train_ranks(
             data=data, weights=settings.weights, test=options.test, validate=settings.validate
         )
         look = FirstLook(
-            settings, comm, options.progress, options.resume, options.test, options.reading.strict
+            settings, comm, options.progress, options.resume, options.test, options.reading
         )
         reader = Reader(
             options.reading, options.keep_store, comm, options.progress, options.is_stopped,
-            options.while_reading, look.before_text,
+            options.while_reading, look.before_text, has_others=options.test is not None,
         )  # fmt: skip
         compiled_before = compile_seconds()
         with open_rows(data, model, settings, reader) as (store, path, read):

@@ -124,7 +124,7 @@ def tune(
             f"sbm tune does not support solver newton with loss {settings.loss}; use solver auto"
         )
     how, comm = ReadOptions.of(reading), SerialComm()
-    look = FirstLook(settings, comm, progress, resume=False, strict=how.strict)
+    look = FirstLook(settings, comm, progress, resume=False, reading=how)
     reader = Reader(how, progress=progress, before=look.before_text)
     with (
         remote_terms(settings.remote_timeout, progress.stage),

@@ -219,8 +219,7 @@ class StreamOptions:
             return InputOptions(hash_bits=self.hash_bits, quadratic=self.pairs, targets=targets)
         advice = "use sbm split and sbm train for words"
         words = LabelWords({}, "labels of a stream", advice)
-        # Tables have no file of names, which this many bytes are for.
-        options = ReadOptions(**self.reading).input_options(1 << 30, targets)
+        options = ReadOptions(**self.reading).input_options(targets=targets)
         return replace(options, format=self.format, words=words)
 
     @property

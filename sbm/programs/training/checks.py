@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from sbm.dataset.options import ReadOptions
 from sbm.dataset.sources import naming_of
 from sbm.distributed.comm import Comm
 from sbm.engine.kernels import WEIGHTS, prepare, types_of_dtype
@@ -113,8 +115,8 @@ class FirstLook:
         As for `sbm.train`.
     test : str or Path or None
         Data to predict after the training.
-    strict : bool
-        As in `InputOptions`.
+    reading : ReadOptions
+        How the rows of the training are read.
     """
 
     settings: Settings
@@ -122,7 +124,7 @@ class FirstLook:
     progress: Progress
     resume: bool | None = None
     test: str | Path | None = None
-    strict: bool = False
+    reading: ReadOptions = field(default_factory=ReadOptions)
 
     def before_text(self, model: Path, sources: Sequence[Source]) -> None:
         """Look at the run of the model and at all files, before the text is read.
@@ -216,4 +218,4 @@ class FirstLook:
                 )
                 from sbm.dataset.batches import check_input
 
-                check_input(data, names, words, self.progress, self.strict)
+                check_input(data, names, words, self.progress, self.reading.beside(data))

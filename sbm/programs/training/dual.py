@@ -36,7 +36,6 @@ FOLDS = Folds(5, seed=0)  # of calibration: the second model never sees the firs
 # to 50 passes, with two rounds many times more. Late passes must be more exact. Several ranks,
 # whose steps are shorter, do as many rounds each.
 _PROXIMAL_ROUNDS, _GROWTH, _MOST_ROUNDS = 5.0, 1.07, 40.0
-_PATIENCE = 0.5  # share of the passes after which costs do not count if the rest will not do
 
 
 class RowMethod(WholePasses):
@@ -328,8 +327,8 @@ class Dual(RowMethod):
             return None
         visits = state.totals.visits // state.passes
         is_enough = state.passes + left <= training.task.max_passes
-        # Whatever it costs, another method is better than not to converge.
-        pays = not is_enough and state.passes >= _PATIENCE * training.task.max_passes
+        # Whatever it costs, after half of the passes another method is better than not to converge.
+        pays = not is_enough and state.passes >= training.task.max_passes / 2
         pays = pays or work_of(job.task).newton_pays(left, visits, is_enough, state.passes)
         if not pays or not job.can_switch():
             return None

@@ -226,7 +226,7 @@ class Job:
         if self.asked.validate is not None and self.validation is None:
             from sbm.programs.training.validation import Validation
 
-            self.validation = Validation(self.task, self.options.progress)
+            self.validation = Validation(self.task, self.options.progress, self.options.reading)
             self.task = self._resolve(self._solver)
             plan_of(self.task)
         self.weights = self.task.read_weights(self.path.parent, self.options.progress)

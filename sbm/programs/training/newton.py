@@ -12,7 +12,6 @@ from sbm.programs.training.task import Task, is_smooth
 
 __all__ = ["starts_with_newton", "suits_newton", "work_of"]
 
-_FEW_ROUNDS = 14  # of coordinate descent, on easy data
 # Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
 # the program takes to start.
 _LEAST_WORK, _UNNOTICED = 1e7, 5e7
@@ -49,7 +48,8 @@ def starts_with_newton(task: Task) -> bool:
     iterates = loss.kernel == "logistic"
     sample = sample_rows(store, smooth=True)
     work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
-    few = work.dual(1, _FEW_ROUNDS * store.n_rows * problems)
+    # Easy data takes coordinate descent 14 rounds.
+    few = work.dual(1, 14 * store.n_rows * problems)
     return few > _LEAST_WORK and work.newton() < few + _UNNOTICED
 
 

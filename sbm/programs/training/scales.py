@@ -23,8 +23,6 @@ __all__ = ["FEATURE_BYTES", "is_uneven", "scale_features", "units_of"]
 Floats = npt.NDArray[np.float64]
 
 FEATURE_BYTES = 5 * 8  # per feature while scales are found, of which 8 stay
-# A deviation of at most this many roundings of the mean, in the type of the values, counts as 0.
-_ROUNDINGS = 2.0
 
 
 def scale_features(store: BlockStore, comm: Comm | None = None) -> BlockStore:
@@ -122,8 +120,9 @@ def _deviations(
     means *= counts
     squares += means
     comm.add_up(squares)
-    # A column that some rows lack differs from its mean by more than this.
-    within = _ROUNDINGS * float(np.finfo("float64" if value_type == "float64" else "float32").eps)
+    # A deviation of at most two roundings of the mean, in the type of the values, counts as 0. A
+    # column that some rows lack differs from its mean by more.
+    within = 2.0 * float(np.finfo("float64" if value_type == "float64" else "float32").eps)
     within += (2.0 + comm.size) * float(np.finfo("float64").eps)
     every *= every
     every *= totals

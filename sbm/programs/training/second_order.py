@@ -43,16 +43,11 @@ from sbm.solver.sums import AT_ONCE
 
 __all__ = ["NewtonSteps", "SecondOrder"]
 
-_NEARLY = 0.5  # relative gap below which the next pass may be the last one
-
 
 def _its_rows(visit: Visit, learner: Learner, size: int) -> Rows:
     """Return those of the first rows of a block that a learner may learn from."""
     rows, mine = visit.rows.part(0, size), learner.its_own(visit.folds)
     return rows if mine is None else rows.take(np.flatnonzero(mine[:size]))
-
-
-_USELESS = 0.9  # relative gap of weights that are no better to start from than zeros
 
 
 class NewtonSteps:
@@ -293,7 +288,7 @@ class SecondOrder(RowMethod):
 
     def take_up(self, certificate: Certificate) -> None:
         """Start from zeros, whose dual is 0, if that is not much worse than an earlier model."""
-        if certificate.relative_gap > _USELESS:
+        if certificate.relative_gap > 0.9:
             for W in self.weights:
                 W[:] = 0.0
 
@@ -308,7 +303,8 @@ class SecondOrder(RowMethod):
         training.begin_pass(1)
         gap = 1.0 if state.certificate is None else state.certificate.relative_gap
         is_kept = training.first is None  # alphas of a second model are not
-        steps.is_stored = is_kept and (len(self.learners) == 1 or gap < _NEARLY)
+        # Below this gap, the next pass may be the last one.
+        steps.is_stored = is_kept and (len(self.learners) == 1 or gap < 0.5)
         self._active = [one for one in self.learners if one.number not in steps.done]
         try:
             steps.visit_all(self._active, f"pass {state.passes}")

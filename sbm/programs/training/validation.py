@@ -18,6 +18,7 @@ from sbm.dataset.batches import (
     require_input,
     sources_of,
 )
+from sbm.dataset.options import ReadOptions
 from sbm.dataset.sources import naming_of, table_notes
 from sbm.engine.kernels import JUDGE, PREDICT, prepare, types_of_dtype
 from sbm.engine.learners import JUDGED, GivenFolds, HeldOut, Judge
@@ -97,6 +98,8 @@ class Validation:
     ----------
     task : Task
     progress : Progress
+    reading : ReadOptions
+        How the rows of the training are read.
 
     Attributes
     ----------
@@ -113,11 +116,11 @@ class Validation:
         The file is invalid or has no rows, or a label is not in the training data.
     """
 
-    def __init__(self, task: Task, progress: Progress) -> None:
+    def __init__(self, task: Task, progress: Progress, reading: ReadOptions) -> None:
         settings, store, problems = task.settings, task.store, task.share.problems
         where = settings.validate
         self._store, self._progress, self._threshold = store, progress, settings.threshold
-        self._path = where if isinstance(where, str) else None
+        self._path, self._reading = where if isinstance(where, str) else None, reading
         self.share = where if isinstance(where, float) else 0.0
         self._metric = choose_metric(settings.metric, problems, store)
         labels = model_labels(problems[0], store)
@@ -262,7 +265,10 @@ class Validation:
         words = LabelWords(
             numbers, "labels of the training data", "convert them", may_be_numbers=True
         )
-        sources = sources_of(path, naming_of(store), words=words, targets=not self._is_classes)
+        sources = sources_of(
+            path, naming_of(store), self._reading.beside(path), words=words,
+            targets=not self._is_classes,
+        )  # fmt: skip
         if not self._is_checked:
             prepare_batches(path, sources, "validating", PREDICT, self._progress)
         table = IdTable(store.read_feature_ids())
