@@ -103,7 +103,7 @@ def text_of(shared: Path, tmp_path_factory: pytest.TempPathFactory):
     def unpack(name: str) -> Path:
         target = folder / f"{name}.svm"
         if not target.exists():
-            load_script("bench.optima").write_text(shared, name, target)
+            load_script("bench.texts").unpack_reference(shared, name, target, 0)
         return target
 
     return unpack

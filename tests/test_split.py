@@ -385,7 +385,7 @@ def test_invalid_append_is_rejected(tmp_path, store, monkeypatch):
         (["none.sbm", "new.svm"], None, {}, "none.sbm does not exist"),
         (["missing.svm"], None, {}, "missing.svm does not exist"),
         (["new.svm"], "none.sbm", {}, "none.sbm does not exist"),
-        (["b.sbm", "new.svm"], "a.sbm", {}, "b.sbm is a folder"),
+        (["b.sbm", "new.svm"], "a.sbm", {}, "b.sbm is a store"),
         (["new.svm"], "b.sbm", {"dtype": "float32"}, "b.sbm holds float64 values"),
         (["empty.svm"], "a.sbm", {}, "no rows"),
     ):  # fmt: skip

@@ -30,7 +30,7 @@ class Data:
     make: Callable[[Path, int], None] | None = None
 
 
-def _reference(folder: Path | None, name: str, out: Path, rows: int) -> None:
+def unpack_reference(folder: Path | None, name: str, out: Path, rows: int) -> None:
     """Unpack a set, or so many of its rows."""
     stem = name.removesuffix("_binary")
     packed = folder / f"{stem}.svm.zst" if folder else None
@@ -189,7 +189,7 @@ def text_of(name: str, folder: Path, reference: Path | None = None, quick: bool 
         shape = TOY + (" --classes 4" if name in MANY else "")
         make_text(half, "--rows", QUICK_ROWS, *shape.split())
     elif one.reference:
-        _reference(reference, one.reference, half, rows)
+        unpack_reference(reference, one.reference, half, rows)
     elif one.make is not None:
         one.make(half, rows)
     else:
