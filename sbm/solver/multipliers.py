@@ -9,7 +9,7 @@ step.
 
 Only rows whose variables are inside their bounds have curvature, so a product with the Hessian
 visits few of them. Columns of very different size cost little: the method of conjugate gradients,
-which finds the Newton steps, is preconditioned by their squares.
+which finds the Newton steps, is preconditioned (`sbm.solver.conjugate`).
 """
 
 from __future__ import annotations
