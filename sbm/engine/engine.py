@@ -367,7 +367,8 @@ class Engine:
         coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self._screens
         if self.coming is coming:  # nothing is read ahead
             self.coming = None
-        return Visit(coming.block, loaded.result, coming.folds, coming.own, self.evicted, is_full)
+        parts, is_whole = (coming.block, loaded.result, coming.folds), self.plan.is_whole
+        return Visit(*parts, coming.own, self.evicted, is_full, is_whole)
 
     def _store(self, now: Pass, visit: Visit) -> None:
         """Write the alphas of a block to the run while the next block is solved."""
