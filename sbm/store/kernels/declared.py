@@ -23,6 +23,7 @@ TYPES = {
         "join_planes": "planes:uint8[2] exponent:int64 words:{words}",
     },
     "alphas": {
+        "count_free": "alpha:float64[1] resting:float64[1]",
         "pack": "alpha:float64[1] resting:float64[1] codes:uint8[1] free:float64[1]",
         "unpack": "codes:uint8[1] free:float64[1] resting:float64[1] alpha:float64[1]",
     },
