@@ -382,7 +382,7 @@ class Engine:
         self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self._screens
+        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self.screens
         if self.coming is coming:  # nothing is read ahead
             self.coming = None
         return Visit(coming.block, loaded.result, coming.folds, coming.own, self.evicted, is_full)
@@ -514,13 +514,14 @@ class Engine:
         return [learner for learner in self.learners if learner.is_active]
 
     @property
-    def _screens(self) -> bool:
+    def screens(self) -> bool:
+        """Whether rows at rest are skipped."""
         return self._options.screens and self.learners[0].solver.problem.loss.rests
 
     def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""
         self.coming = coming = self.prepare_alpha(parts, slot)
-        if not self._screens:
+        if not self.screens:
             return coming
         is_restored = self.marked == list(parts)
         marks, self.marks, self.marked = self.marks, {}, None
