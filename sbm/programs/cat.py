@@ -132,9 +132,9 @@ def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
             begin = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
             chosen = order[first:last]
-            lengths = np.empty(len(chosen), np.int32)
+            lengths = rows.lengths[chosen]
             own = Arena.of(int(ends[min(last, n) - 1] - begin), store.value_type)
-            given = rows.starts, rows.lengths, rows.indices, rows.values
+            given = rows.starts, rows.indices, rows.values
             gather_rows(*given, chosen, lengths, own.indices, own.values)
             y: npt.NDArray[Any] = np.asarray(rows.y[chosen], np.float64)
             yield SparseRows(
