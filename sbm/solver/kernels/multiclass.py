@@ -248,7 +248,7 @@ def solve(
         Scratch.
     scratch, scratch_few : (5, width) float64, (5, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
-        Scratch; `width` is above K and a multiple of 16, for vectorization.
+        Scratch; `width` is above K and a multiple of 8, for vectorization.
     stats : (6,) float64, added to in place
         Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows of
         the last round); visits; updates; rounds; visits cut short because the lists were full.
