@@ -478,7 +478,8 @@ def certify(
     offsets, outputs, betas : (n + 1,) int64, int32, float64
         Lists of the rows.
     W_alpha : like W, added to in place
-        The weights that belong to the variables, rebuilt from scratch over all blocks.
+        The weights that belong to the variables, rebuilt from scratch over all blocks. Empty if W
+        has them.
     scratch, columns : (4, width) float64, (width,) int32
         Scratch.
     sums : (7,) float64, added to in place
@@ -532,7 +533,8 @@ def certify(
             else:
                 support += 1
                 free += _is_free(own, cost, beta, kind, rest, squared)
-            move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
+            if len(W_alpha) > 0:
+                move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
             norm = math.sqrt(squared_norm(values, start, end) + bias * bias)
             for j in range(n_steps):
                 size += abs(steps[j]) * norm
