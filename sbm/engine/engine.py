@@ -244,7 +244,7 @@ class Engine:
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         solver = Solver(
             problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
-            spread=self.team.map if n == 1 else map,
+            spread=self.team.map if n == 1 else map, is_lean=plan.is_lean,
         )  # fmt: skip
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
@@ -522,7 +522,7 @@ class Engine:
     def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""
         self.coming = coming = self.prepare_alpha(parts, slot)
-        if not self.screens:
+        if not self.screens or self.plan.is_lean:  # then `Visit.solve` screens the block
             return coming
         is_restored = self.marked == list(parts)
         marks, self.marks, self.marked = self.marks, {}, None
