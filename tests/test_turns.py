@@ -112,6 +112,24 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     assert report["passes"] == Model.load(path).info["passes"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_shared_start_saves_visits(store, tmp_path, monkeypatch, loss):
+    weights = np.random.default_rng(1).integers(0, 4, N_ROWS)
+    np.savetxt(tmp_path / "weights.txt", weights)
+    more = {"loss": loss, "class_weight": {"3": 2.0}, "weights": str(tmp_path / "weights.txt")}
+    more |= {"mem": "400MB", "threads": 1}
+    patch(monkeypatch, "MOST_CLASSES", 10)
+    report, turn_lines = in_turns(store, tmp_path / "m.model", **more)
+    monkeypatch.setattr(turns, "_shared_start", lambda *_: None)
+    alone, _ = in_turns(store, tmp_path / "alone.model", **more)
+    assert len(turn_lines) > 2
+    assert report["visits"] < 0.7 * alone["visits"]
+    assert report["converged"]
+    assert report["dual"] <= alone["primal"]
+    assert alone["dual"] <= report["primal"]
+
+
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model
 def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
     now, limits = [1000.0], []

@@ -30,7 +30,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import proven
 from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
-from sbm.store.files import file_checksum, remove
+from sbm.store.files import file_checksum, make_folder, remove
 from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
@@ -40,7 +40,6 @@ MOST_CLASSES = 4000
 MOST_TURNS = 4  # for the rows to be in one part: each turn reads them again
 _LEAST = 3  # classes of a turn
 _SHARED = "shared.model"  # in the folder of the run
-_SHARED_TOL = 0.1  # of the shared start, relative to that of the classes
 
 Result = tuple[Model | None, dict[str, Any]]
 
@@ -136,6 +135,7 @@ def train_in_turns(
         is_resumed, reports = False, []
         _remove_all(folder)
     resume, late = None if is_resumed else False, 0.0
+    make_folder(folder)  # row weights are copied to it
     begin, done = clock(), len(reports)
     shared = _shared_start(job, task, n - done, train, is_resumed)
     for k in range(done, n):
@@ -181,7 +181,8 @@ def _shared_start(
     job.options.progress.stage("shared start: all rows are negative")
     n, path = len(task.store.labels or []), run_folder(job.path) / _SHARED
     asked = _with_its_share(job, turns + 1, 0.0)
-    asked = replace(asked, tol=_SHARED_TOL * asked.tol, solver="dual")
+    # Its gap is a part of that of each class.
+    asked = replace(asked, tol=0.1 * asked.tol, solver="dual")
     is_fresh = job.options.resume is False and not is_resumed
     options = replace(job.options, resume=False if is_fresh else None)
     # No row has the class after the last one.
