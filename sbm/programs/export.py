@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, StoreError, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model, write_model
-from sbm.models.model import Model, parts
+from sbm.models.model import Model, has_runs, parts, row_texts
 from sbm.models.weights import SparseWeights
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
@@ -268,11 +268,19 @@ def _json_text(model: Model) -> Iterator[str]:
     before = "\n"
     for part in parts(*model.W.shape):
         W: npt.NDArray[np.float64] = model.W[part]
-        some = W[:, 0].tolist() if W.shape[1] == 1 else W.tolist()
+        some: Iterable[Any]
+        if W.shape[1] > 1 and has_runs(W):
+            some = (f"[{text[:-2]}]" for text in row_texts(W, "0.0, ", _numbers))
+        else:
+            some = W[:, 0].tolist() if W.shape[1] == 1 else W.tolist()
         ids = model.ids[part].tolist()
         yield before + ",\n".join(f'"{i}": {w}' for i, w in zip(ids, some, strict=True))
         before = ",\n"
     yield "\n}}\n"
+
+
+def _numbers(values: list[float]) -> list[str]:
+    return [f"{value}, " for value in values]
 
 
 def _names_by_id(model: Model) -> dict[str, str]:
