@@ -86,6 +86,23 @@ def one_result(tmp_path, monkeypatch):
     return results.Place(tmp_path / "out", tmp_path / "kept", quick=True), ran
 
 
+def test_peer_is_measured_without_the_start_of_python():
+    tools = load_script("bench.tools")
+    code = """
+import time
+time.sleep(0.5)
+held = bytearray(60_000_000)
+for _ in range(2):
+    with measured:
+        more = bytearray(b"1" * int(sys.argv[1]))
+"""
+    done = tools.run_inside(code, 40_000_000)
+    assert 0 < done.seconds < 0.5
+    assert 80e6 < done.peak_bytes < 130e6  # two copies; the first block stays for the next one
+    small = tools.run_inside("with measured:\n    pass")
+    assert small.peak_bytes == tools.SMALLEST_PEAK
+
+
 def test_result_is_made_again_only_if_it_changed(one_result, monkeypatch):
     place, ran = one_result
     assert results.changed("one", place.results) == ["missing"]
