@@ -597,8 +597,8 @@ def demo(bench: Bench) -> None:
     text, test = bench.folder / "prep.svm", bench.folder / "prep.t.svm"
     words = library[:1] if bench.quick else library
     run_process(tools.script_command("data.prep", *words, "-o", text, "--test-out", test))
-    table, new = parts_of(bench.text("numbers.csv"), 0.9, bench.folder)
-    table, _ = table.rename(bench.folder / "people.csv"), new.rename(bench.folder / "new.csv")
+    run_process(tools.script_command("data.people", bench.folder))
+    table = bench.folder / "people.csv"
     commands: dict[str, tuple[str, ...]] = {
         "libsvm": ("train prep.svm -C 0.1 --mem 300MB",
                    "predict prep.model prep.t.svm -o labels.txt"),

@@ -14,7 +14,6 @@ import json
 import shutil
 import sys
 import tempfile
-import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -178,10 +177,8 @@ def _function(make: Callable[..., Any]) -> list[str]:
 
 def _data(name: str) -> str:
     one = DATA[name]
-    how = "" if one.make is None else _bare(
-        ast.parse(textwrap.dedent(inspect.getsource(one.make)))
-    )  # fmt: skip
-    return _digest([str(one.rows), one.shape, one.reference, how])
+    how = [] if one.make is None else _function(one.make)
+    return _digest([str(one.rows), one.shape, one.reference, *how])
 
 
 def depends_on(name: str, texts: Iterable[str]) -> dict[str, Any]:
