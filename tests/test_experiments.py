@@ -172,7 +172,7 @@ def test_paper_experiment_judges_every_claim(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.process
 def test_table_2_has_every_learner(tmp_path):
-    report = run_script(tmp_path, "papers", "table2", "--runs", "1")
+    report = run_script(tmp_path, "papers", "table2", "--quick")
     for classes in (2, 4):
         rows = [row for row in report["rows"] if row["classes"] == classes]
         assert {"BMD", "SBM-in-3", "SBM", "Reference"} <= {row["solver"] for row in rows}
@@ -199,8 +199,8 @@ def test_script_can_be_imported(path):
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "words", "code"), [
     ("bench", ["nothing"], 2), ("bench", ["grid", "--quick"], 2),
-    ("papers", ["figure2", "--sets", "a9a"], 2),
-    ("papers", ["table2", "--data", "nowhere.svm"], 1), ("papers.claims", ["nowhere.svm"], 1),
+    ("papers", ["figure2", "sets=a9a"], 1), ("papers", ["figure2", "set=webspam"], 1),
+    ("papers", ["table2", "--data", "nowhere.svm"], 2), ("papers.claims", ["nowhere.svm"], 1),
 ])  # fmt: skip
 def test_wrong_use_is_refused(name, words, code):
     done = finished([sys.executable, "-m", f"scripts.{name}", *words], env=environment())

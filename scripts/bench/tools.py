@@ -7,6 +7,7 @@ the smallest peak that can be measured.
 
 import datetime
 import importlib.metadata
+import inspect
 import json
 import math
 import os
@@ -200,6 +201,13 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
         for name, found in turn.items():
             results[name].append(found)
     return results
+
+
+def paragraphs(function: Any) -> list[str]:
+    """Return title and notes of a report: the paragraphs of a docstring, each in one line."""
+    text = inspect.getdoc(function) or ""
+    title, *notes = (" ".join(part.split()) for part in text.split("\n\n"))
+    return [title.removesuffix("."), *notes]
 
 
 def median(values: Sequence[float]) -> float:

@@ -18,7 +18,6 @@ WORDS = (
     "TRON: LIBLINEAR's Newton method; MIRA and CW: here passive-aggressive steps and AROW; (20): "
     "the paper's number of the measure; -like: made to resemble that data set."
 )
-NOISY = "Seconds there are noisy; passes, visits and bytes are not."
 VERDICTS = ("yes", "partly", "no", "dropped")
 COLUMNS = ("claim", "data", "expected", "here", "holds")
 HEADINGS = {
@@ -37,9 +36,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     claims = []
     for path in sorted(folder.glob("paper-*.json")):
         report = json.loads(path.read_text("utf-8"))
-        loaded = any("other work" in note for note in report["notes"])
-        found = report["tables"].get("claims", [])
-        claims += [{**claim, "file": path.stem, "loaded": loaded} for claim in found]
+        claims += [{**claim, "file": path.stem} for claim in report["tables"].get("claims", [])]
     if not claims:
         raise ValueError(f"no claims in paper-*.json of {folder}")
     return claims
@@ -47,11 +44,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
 
 def table(claims: list[dict[str, Any]]) -> str:
     """Write the claims as Markdown, a section a paper, counts first."""
-    lines = ["# The papers' claims", "", _summary(claims), ""]
-    if any(claim["loaded"] for claim in claims):
-        files = ", ".join(sorted({claim["file"] for claim in claims if claim["loaded"]}))
-        lines += [f"Measured while the machine had other work: {files}. {NOISY}", ""]
-    lines += [WORDS, ""]
+    lines = ["# The papers' claims", "", _summary(claims), "", WORDS, ""]
     lines += ["| paper | claims | " + " | ".join(VERDICTS) + " |"]
     lines += ["|---" * (2 + len(VERDICTS)) + "|"]
     for paper in _papers(claims):
