@@ -351,10 +351,7 @@ def _copy(root: Path, target: Path) -> None:
 def _first_failure(tree: Path, tests: Sequence[str]) -> str:
     """Return the first test that fails and print the reason; empty if all pass, or there is none.
 
-    Raises
-    ------
-    RuntimeError
-        The tests could not be run.
+    Raises `RuntimeError` if the tests could not be run.
     """
     if not tests:
         return ""

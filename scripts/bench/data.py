@@ -57,13 +57,7 @@ def labels_of(path: Path) -> Floats:
 
 
 def count_labels(text: Path) -> int:
-    """Return how many labels a text has.
-
-    Raises
-    ------
-    BenchError
-        Fewer than three.
-    """
+    """Return how many labels a text has. Raises `BenchError` if fewer than three."""
     count = len(np.unique(labels_of(text)))
     if count < 3:
         raise BenchError(f"{text.name} has {count} different labels; at least three are required")

@@ -34,17 +34,12 @@ with measured:
 
 
 class Liblinear:
-    """LIBLINEAR from text to a model file.
+    """LIBLINEAR from text to a model file; if a loss has an epsilon it is 0.1, as ours is.
 
     Its own program if `liblinear-train` is on the path (Debian: liblinear-tools): the whole
     process. Otherwise the library of the package liblinear-official in a Python process, which
     reads with scikit-learn's compiled loader: reading, training and saving, as the process itself
     measures them, so that neither the start of Python nor its imports count.
-
-    Parameters
-    ----------
-    solver : int
-        Its ``-s``. Where a loss has an epsilon it is 0.1, as ours is.
     """
 
     def __init__(self, C: float, solver: int) -> None:
@@ -79,14 +74,9 @@ class Liblinear:
 
 
 class VowpalWabbit:
-    """Vowpal Wabbit from the package of its name, on text in its own format.
+    """Vowpal Wabbit from the package of its name, on text in its own format, of two labels.
 
-    Neither converting the text nor the start of Python counts.
-
-    Parameters
-    ----------
-    data, test : Path
-        LIBSVM text with two labels.
+    Neither converting the LIBSVM text nor the start of Python counts.
     """
 
     @classmethod

@@ -124,15 +124,7 @@ class Running:
 def started_process(
     command: Sequence[str | Path], *, folder: Path | None = None, stdin: Any = subprocess.DEVNULL
 ) -> Iterator[Running]:
-    """Start a measured process, with its output kept for `Running.wait`.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Working directory.
-    stdin : file, optional
-        Default: nothing to read.
-    """
+    """Start a measured process, with its output kept for `Running.wait`."""
     with tempfile.TemporaryDirectory() as private:
         yield Running(command, folder, stdin, Path(private, "facts.json"))
 
@@ -179,11 +171,7 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
     """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
 
     A turn of which more than `MOST_STOLEN` was stolen is done again, as often as there are runs.
-
-    Returns
-    -------
-    dict of str to list
-        What each task returned, in order of the runs.
+    Returns what each task returned, in order of the runs.
     """
     results: dict[str, list[Any]] = {name: [] for name in tasks}
     spare = runs
@@ -284,12 +272,8 @@ _STARTED = processor_times()
 def stolen_share(since: Sequence[int] | None = None) -> float:
     """Return the share of processor time that the host took from this virtual machine.
 
+    It counts from what `processor_times` returned then, by default at the start of this process.
     Above a few percent, trust only the ratios of neighbouring runs, not seconds.
-
-    Parameters
-    ----------
-    since : sequence of int, optional
-        What `processor_times` returned then; default: at the start of this process.
     """
     user, nice, system, _, _, *interrupts, stolen = (
         now - then for now, then in zip(processor_times(), since or _STARTED, strict=True)

@@ -36,17 +36,7 @@ class Reference:
 
 
 class Trainer:
-    """Trains on the stores of one data set, in this process.
-
-    Parameters
-    ----------
-    args : Namespace
-        With the options of `TRAINING`.
-    blocks : iterable of int
-        Numbers of blocks to split to.
-    dtype : str
-        Of values.
-    """
+    """Trains on the stores of one data set, in this process, split to these numbers of blocks."""
 
     def __init__(
         self, args: Namespace, problem: Problem, blocks: Iterable[int], dtype: str = "auto"
@@ -91,18 +81,9 @@ class Trainer:
     def train(
         self, name: str, blocks: int, *, rate: float | None = None, **options: Any
     ) -> list[Point]:
-        """Train for ``--max-passes``; what is known after each pass.
+        """Train for ``max_passes``; what is known after each pass.
 
-        Parameters
-        ----------
-        name : str
-            To be told.
-        blocks : int
-            Of the store.
-        rate : float, optional
-            Bytes a second, as from a slow disk.
-        **options
-            Settings.
+        A rate, in bytes a second, makes the disk slow; further options are settings.
         """
         tell(f"{self.problem.title}: {name}" + (f", {rate / 1e6:.3g} MB/s" if rate else ""))
         looks = {"accuracy": self.examiner.accuracy}
@@ -144,24 +125,10 @@ class Seen:
 
 
 class Curves:
-    """Curves of several methods on one data set.
+    """Curves of several methods on one data set, after the seconds of the split before each.
 
-    Parameters
-    ----------
-    data : str
-        Title of the data set.
-    found : dict of str to list of Point
-        By method.
-    before : dict of str to float
-        Seconds before the first pass: those of the split.
-    others : dict of str to list of Seen, optional
-        Learners that have no dual value.
-
-    Attributes
-    ----------
-    by_name : dict of str to Curve
-    known : float
-        How closely the optimum is known, relatively.
+    ``others`` are learners that have no dual value. ``known``: how closely the optimum is known,
+    relatively.
     """
 
     def __init__(
