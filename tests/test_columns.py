@@ -515,5 +515,7 @@ def test_dirt_is_shown_as_split_sees_it(tmp_path: Path) -> None:
         assert fact in warning
     with pytest.raises(DataError, match=r"no column 'z' for label"):
         sbm.columns(path, label="z")
+    with pytest.raises(SettingsError, match=r"c\.json .* \.toml"):
+        sbm.columns(path, tmp_path / "c.json")
     with pytest.raises(DataError, match=r":3: found inf .*:4: found 1e39 .*:5: found 3 cells"):
         sbm.split(path, tmp_path / "a.sbm")
