@@ -11,7 +11,7 @@ This demo
 It takes about a minute. Ten seconds of that are for compiling native code, once.
 
 TEXT
-EXTRAS='[compile]'
+EXTRAS='[arrow,compile]'
 . scripts/venv.sh
 
 mkdir -p data/demo
