@@ -1,5 +1,5 @@
 #!/bin/sh
-# From nothing to a certified model in about a minute. Writes to .venv and data/demo only.
+# From nothing to certified models in about two minutes. Writes to .venv and data/demo only.
 set -e
 cd "$(dirname "$0")/.."
 cat <<'TEXT'
@@ -8,7 +8,7 @@ This demo
   2. makes a table of people, trains on it, and predicts new rows,
   3. makes LIBSVM text from the documentation of numpy and scipy, trains on it
      in at most 300 MB of memory, and predicts held-out rows.
-It takes about a minute. Ten seconds of that are for compiling native code, once.
+It takes about two minutes. Half a minute of that is for compiling native code, once.
 
 TEXT
 EXTRAS='[arrow,compile]'
