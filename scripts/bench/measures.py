@@ -23,9 +23,9 @@ import numpy as np
 from sbm.units import parse_size
 from scripts.bench import tools
 from scripts.bench.commands import BUDGET, learn, log_of, metric_of, option_words, remove, split
-from scripts.bench.data import first_bytes
+from scripts.bench.data import first_bytes, hold_out
 from scripts.bench.peers import Liblinear, VowpalWabbit
-from scripts.bench.texts import DATA, parts_of, text_of
+from scripts.bench.texts import DATA, text_of
 from scripts.bench.tools import Finished, Report, alternate, costs, ratio, run_process, sbm_command
 from scripts.bench.weights import accuracy, objective, read_liblinear, read_ours
 
@@ -483,7 +483,7 @@ def nightly(bench: Bench) -> None:
     nine tenths of the lines, is trained, and the last tenth is appended.
     """
     text = bench.text("text")
-    old, new = parts_of(text, 0.9, bench.folder)
+    old, new = hold_out(text, 0.1, bench.folder)
     scratch, count = bench.folder / "scratch.model", text.read_bytes().count(b"\n")
     for C, mem in bench.less(((0.1, "2GB"), (0.1, "150MB"), (0.01, "2GB"), (1.0, "2GB"))):
         store, options = (
@@ -513,7 +513,7 @@ def scale(bench: Bench) -> None:
     is held out.
     """
     for name in ("clicks.csv", "numbers.csv"):
-        text, test = parts_of(bench.text(name), 2 / 3, bench.folder)
+        text, test = hold_out(bench.text(name), 1 / 3, bench.folder)
         store = bench.store(text, label="label")
         for C, how in itertools.product(bench.less((1.0, 0.1, 0.01)), ("none", "maxabs", "std")):
             some = {"loss": "log_loss", "C": C, "scale": how, **TO_TOL}
@@ -577,7 +577,7 @@ def report(bench: Bench) -> None:
 
     Coordinate descent, 12 blocks, at most 30 passes, three values of C, and one without a cache.
     """
-    text, test = parts_of(bench.text("a9a"), 0.9, bench.folder)
+    text, test = hold_out(bench.text("a9a"), 0.1, bench.folder)
     store, models = bench.store(text, blocks=12), []
     for name, options in CHARTS.items():
         models.append(bench.folder / f"{name}.model")

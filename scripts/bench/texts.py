@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-from scripts.bench.data import cut, end_of_line, make_text
+from scripts.bench.data import make_text
 from scripts.bench.tools import ROOT, BenchError, run_process, script_command, tell
 from scripts.data.people import Row, labelled, person, write_table
 
@@ -177,15 +177,3 @@ def text_of(name: str, folder: Path, reference: Path | None = None, quick: bool 
         )
     half.rename(out)
     return out
-
-
-def parts_of(text: Path, share: float, folder: Path) -> tuple[Path, Path]:
-    """Cut a text in two, after a share of its lines; both parts of a table have its title."""
-    _, middle = end_of_line(text, share)
-    parts = [folder / f"{k}-{text.name}" for k in range(2)]
-    cut(text, 0, middle, parts[0])
-    cut(text, middle, text.stat().st_size, parts[1])
-    if text.suffix == ".csv":
-        title = text.read_bytes().partition(b"\n")[0]
-        parts[1].write_bytes(title + b"\n" + parts[1].read_bytes())
-    return parts[0], parts[1]

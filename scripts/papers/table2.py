@@ -71,7 +71,7 @@ class _Text:
         found = alternate(tasks, args.runs)
         if self.classes == 2:
             self.accuracies["VW"] = vw.accuracy()
-        reading = median([one["seconds"] for one in found["I/O"]])
+        reading = median([one.seconds for one in found["I/O"]])
         rows = {"reference": self._reference()}
         for name, runs in found.items():
             if name != "I/O":
