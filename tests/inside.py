@@ -77,6 +77,7 @@ from sbm.engine.pace import (
     choose_cache_rows,
     choose_rounds,
     foresee_passes,
+    hurried_rounds,
     is_falling,
     passes_left,
 )
@@ -541,6 +542,7 @@ __all__ = [
     "gather_rows",
     "hash_names",
     "hold_out",
+    "hurried_rounds",
     "in_python",
     "info",
     "inputs_remote_module",

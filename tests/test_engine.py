@@ -273,3 +273,25 @@ def test_passes_draw_other_blocks(tmp_path, monkeypatch):
     drawn.clear()
     fit(store, C=0.1, tol=1e-9, max_passes=4, solver="dual", parts="blocks")
     assert all(sorted(order) == [[0], [1], [2], [3]] for order in drawn)
+
+
+def test_more_rounds_where_passes_are_not_enough(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    X = np.zeros((3000, 400), np.float32)
+    for row in X:
+        row[random.zipf(1.3, 10) % 400] = 1
+    scores = X @ random.normal(size=400) + 2 * random.normal(size=3000)
+    store = make_store(tmp_path, X, np.sign(scores), blocks=12)
+    how = {"C": 3.0, "solver": "dual", "cache_frac": 0.7}
+    _, report, log = fit(store, **how, max_passes=15)
+    assert report["converged"]
+    assert max(row["rounds"] for row in log[1:]) > 2
+    # With as many passes as a training needs, it does as without a limit.
+    *_, free = fit(store, "b.model", **how, max_passes=1000)
+    *_, late = fit(store, "c.model", **how, max_passes=2 * len(free))
+    rows = [[(row["rounds"], row["dual"]) for row in some] for some in (free, late)]
+    assert rows[0] == rows[1]
+    assert {rounds for rounds, _ in rows[0][1:]} == {2}
+    # A cache for too few of the free rows would make more rounds go in circles.
+    *_, small = fit(store, "d.model", **how | {"cache_frac": 0.1}, max_passes=15)
+    assert {row["rounds"] for row in small[1:]} == {2}

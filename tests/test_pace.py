@@ -12,6 +12,7 @@ from inside import (
     choose_cache_rows,
     choose_rounds,
     foresee_passes,
+    hurried_rounds,
     is_falling,
     passes_left,
 )
@@ -47,6 +48,15 @@ MUCH = 10 * LEAST_BYTES
 def test_auto_rounds_follow_blocks_and_disk(rounds, blocks, options):
     before, times = options.pop("before", ()), options.pop("times", (0, 0.0, 0.0, 0.0))
     assert choose_rounds("auto", blocks, before, PassCost(*times), **options) == rounds
+
+
+@pytest.mark.parametrize(
+    ("rounds", "last", "left", "passes"),
+    [(1, 2, 4.0, 10), (3, 2, 10.0, 10), (5, 2, 20.0, 10), (5, 4, 10.0, 10), (10, 2, 1e9, 1),
+     (10, 2, 40.0, 0), (0, 2, 0.0, 5)],
+)  # fmt: skip
+def test_rounds_make_up_for_passes(rounds, last, left, passes):
+    assert hurried_rounds(last, left, passes) == rounds
 
 
 def test_listed_rounds_apply_per_pass():

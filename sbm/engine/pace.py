@@ -26,14 +26,15 @@ from sbm.engine.memory import BASE_FRAC
 from sbm.plain import dataclass
 
 __all__ = [
-    "LARGE_SAMPLE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
-    "choose_cache_rows", "choose_rounds", "foresee_passes", "is_falling", "passes_left",
+    "LARGE_SAMPLE", "LATE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
+    "choose_cache_rows", "choose_rounds", "foresee_passes", "hurried_rounds", "is_falling",
+    "passes_left",
 ]  # fmt: skip
 
 VISITS = 24
 WARM_VISITS = 6
 RANK_ROUNDS = 2
-MARGIN = 1.2  # safety factor on the gap when a partial pass is planned
+MARGIN = 1.2  # safety factor on what is expected of passes that are planned
 LATE = 6  # number of last gaps that the rate is fitted to
 SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
 FEW_LEFT = 20  # passes that a slow training is still expected to make
@@ -130,6 +131,24 @@ def choose_rounds(
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)
+
+
+def hurried_rounds(last: int, left: float, passes: int) -> int:
+    """Return the rounds with which a training needs no more passes than it may still make.
+
+    Twice the rounds need about half of the passes, and little more work, if the working set is not
+    too small.
+
+    Parameters
+    ----------
+    last : int
+        Rounds of the last pass.
+    left : float
+        Passes that are expected to be needed with as many.
+    passes : int
+        Passes that may be made.
+    """
+    return math.ceil(min(MOST_ROUNDS, MARGIN * last * left / max(1, passes)))
 
 
 def choose_blocks(blocks: int, gap: float, tol: float, shrink: float) -> int:

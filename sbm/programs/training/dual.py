@@ -16,7 +16,15 @@ import numpy.typing as npt
 from sbm.engine.certificate import certify, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
-from sbm.engine.pace import LEAST_PASSES, PassCost, choose_blocks, choose_rounds, passes_left
+from sbm.engine.pace import (
+    LATE,
+    LEAST_PASSES,
+    PassCost,
+    choose_blocks,
+    choose_rounds,
+    hurried_rounds,
+    passes_left,
+)
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
@@ -253,10 +261,25 @@ class Dual(RowMethod):
         if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes
             rounds = max(rounds, int(min(_MOST_ROUNDS, least)))
+        if setting == "auto" and not self.engine.whole_work and job.comm.size == 1:
+            rounds = max(rounds, self._hurried())
         if setting != "auto" or not self.engine.whole_work or job.comm.size > 1:
             return rounds
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
+
+    def _hurried(self) -> int:
+        """Return rounds with which `max_passes` are enough, if no other method helps."""
+        training, state = self.training, self.training.state
+        left = passes_left(training.relative_gaps, training.task.tol)
+        free = (state.free_rows or 0) / len(self.learners)
+        # With room in the cache for a third of the free rows, four times the rounds took twice the
+        # visits to the same gap.
+        if 2 * training.job.plan.cache_rows < free:
+            return 1
+        if left is None or state.passes < LATE or training.job.can_switch():
+            return 1
+        return hurried_rounds(state.rounds[-1], left, training.task.max_passes - state.passes)
 
     def may_be_done(self, done: Totals) -> bool:
         """Whether the estimate of the gap is small enough for a certificate, which costs a read."""
