@@ -28,17 +28,18 @@ class Method:
     name: str  # as in the paper
     cache_frac: float  # share of it that is cache; the rest is the block
     policy: str
+    parts: str  # whether blocks are those of the store, or drawn anew in each pass
 
     @classmethod
-    def of(cls, name: str, config: str) -> "Method":
+    def of(cls, name: str, config: str, parts: str = "blocks") -> "Method":
         """Read one of the paper's settings from ``configs/``."""
         given = tomllib.loads((CONFIGS / f"{config}.toml").read_text("utf-8"))
-        return cls(name, given["cache-frac"], given["policy"])
+        return cls(name, given["cache-frac"], given["policy"], parts)
 
     @property
     def options(self) -> dict[str, Any]:
         """Of a training."""
-        return {"cache_frac": self.cache_frac, "policy": self.policy}
+        return {"cache_frac": self.cache_frac, "policy": self.policy, "parts": self.parts}
 
     def blocks(self, of_bmd: int) -> int:
         """Blocks of its store, where BMD has so many."""
@@ -50,6 +51,7 @@ METHODS = (
     Method.of("SBM-1/3", "paper_sbm_third"),
     Method.of("SBM-1/2-rand", "paper_sbm_half_rand"),
     Method.of("BMD", "paper_bmd"),
+    Method.of("BMD, drawn anew", "paper_bmd", "drawn"),
 )
 
 
