@@ -1,4 +1,4 @@
-"""Write the tables of README.md and ``docs/`` that repeat code or results.
+"""Write the tables of README.md and ``docs/`` that repeat code or results, and claims.md.
 
 A table stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, where NAME is a key of
 `TABLES`.
@@ -25,6 +25,7 @@ from sbm.programs.training.fit import fit
 from sbm.settings import SETTINGS
 from sbm.solver.step import Solver
 from scripts.bench import pages, results
+from scripts.papers.claims import collect, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -136,7 +137,9 @@ def _made(name: str, make: Callable[[], str]) -> str | None:
 
 def update(pages: Iterable[Path] = PAGES, check: bool = False) -> int:
     """Write the tables of pages; return 1 if that was only checked and one is stale."""
-    stale = 0
+    stale, claims = 0, results.HERE / "claims.md"
+    if not check:
+        claims.write_text(table(collect(results.HERE)), "utf-8")
     for page in pages:
         text = new = page.read_text("utf-8")
         for name, make in TABLES.items():

@@ -41,16 +41,12 @@ def remove(*paths: Path) -> None:
 
 
 def option_words(options: dict[str, Any]) -> list[str]:
-    """``cache_frac=0.5`` as ``--cache-frac 0.5``."""
+    """``cache_frac=0.5`` as ``--cache-frac 0.5``; an option of None is left out."""
     words = []
     for name, value in options.items():
         if value is not None:
             words += [f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}", str(value)]
     return words
-
-
-def _remove_model(model: Path) -> None:
-    remove(model, model.with_name(model.name + ".run"))
 
 
 def split(text: Path, store: Path, **options: Any) -> Finished:
@@ -68,19 +64,12 @@ def learn(
     **options: Any,
 ) -> Finished:
     """Run ``sbm train``, ``tune`` or ``stream`` from scratch; its report is on stdout."""
-    return run_process(learn_command(command, source, model, *flags, **options), codes=codes)
-
-
-def learn_command(
-    command: str, source: Path | str, model: Path, *flags: str, **options: Any
-) -> list[str]:
-    """Command line of that; an option of None is left out."""
-    _remove_model(model)
-    return sbm_command(command, source, "-o", model, *option_words(options), *flags, "--json")
+    remove(model, model.with_name(model.name + ".run"))
+    words = sbm_command(command, source, "-o", model, *option_words(options), *flags, "--json")
+    return run_process(words, codes=codes)
 
 
 train = partial(learn, "train")
-tune = partial(learn, "tune")
 stream = partial(learn, "stream")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from scripts.bench.results import ALL, HERE, RESULTS
 from scripts.bench.texts import DATA
-from scripts.papers.claims import VERDICTS
+from scripts.papers.claims import VERDICTS, collect
 
 Row = dict[str, Any]
 CAPTION = """\
@@ -297,8 +297,7 @@ def nightly() -> str:
 
 def claims() -> str:
     """Return how many claims of the papers hold."""
-    names = [path.stem for path in HERE.glob("paper-*.json")]
-    found = [claim for name in names for claim in result(name)["tables"]["claims"]]
+    found = collect(HERE)
     counts = Counter(claim["holds"] for claim in found)
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     return f"**{len(found)} claims, each on one data set: {said}.**\n"
