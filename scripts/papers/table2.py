@@ -261,8 +261,8 @@ def table2(args: argparse.Namespace, report: Report) -> None:
     Loss of sbm, bmd and reference: hinge of two classes, `loss` of several; the same --mem for all
     streams of a text, so blocks without a cache are larger.
 
-    VW: --loss_function hinge -b 22, from text in its own format, converted before, without the start
-    of Python; it tells no share of its time.
+    VW: --loss_function hinge -b 22, from text in its own format, converted before, without the
+    start of Python; it tells no share of its time.
 
     paper: Chang & Roth 2011, table 2, prep, ten classes of 60 million rows; of reference: accuracy
     over that of the converged model; IO share: of IO and learning.
