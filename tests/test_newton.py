@@ -210,6 +210,18 @@ def test_auto_starts_with_newton_if_that_is_cheap(loss: str, tmp_path: Path) -> 
     assert (report["switched_after"] is None) == (loss == "squared_hinge")
 
 
+def test_first_passes_are_short_if_auto_may_switch(tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)  # all rows are one part
+    X, y = income_table()
+    store, rounds = make_store(tmp_path, X, y), {}
+    for solver in ("auto", "dual"):
+        _, report = sbm.train(
+            store, tmp_path / f"{solver}.model", {"solver": solver, "max_passes": 2}, resume=False
+        )
+        rounds[solver] = report["rounds"][0]
+    assert rounds["auto"] < rounds["dual"]
+
+
 def test_auto_compares_expected_work() -> None:
     a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1, "sample": 16_000}
     assert Work(**a9a).newton_pays(100, 65_000)
