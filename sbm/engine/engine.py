@@ -244,7 +244,7 @@ class Engine:
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         solver = Solver(
             problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
-            spread=self.team.map if n == 1 else map,
+            spread=self.team.map if n == 1 else map, is_lean=self.plan.is_lean,
         )  # fmt: skip
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
@@ -385,7 +385,8 @@ class Engine:
         coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self.screens
         if self.coming is coming:  # nothing is read ahead
             self.coming = None
-        return Visit(coming.block, loaded.result, coming.folds, coming.own, self.evicted, is_full)
+        parts, is_whole = (coming.block, loaded.result, coming.folds), self.plan.is_whole
+        return Visit(*parts, coming.own, self.evicted, is_full, is_whole)
 
     def _store(self, now: Pass, visit: Visit) -> None:
         """Write the alphas of a block to the run while the next block is solved."""
@@ -521,7 +522,7 @@ class Engine:
     def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""
         self.coming = coming = self.prepare_alpha(parts, slot)
-        if not self.screens:
+        if not self.screens or self.plan.is_lean:  # then `Visit.solve` screens the block
             return coming
         is_restored = self.marked == list(parts)
         marks, self.marks, self.marked = self.marks, {}, None

@@ -247,6 +247,9 @@ class MemoryPlan(Budget):
         Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
     is_whole : bool
         Whether there is one part for each rank, which stays decoded.
+    is_lean : bool
+        Whether each learner has a single array of weights, so that more rows fit: a block is
+        screened when it is visited, and a certificate reads the rows twice.
     """
 
     parts: list[Part]
@@ -259,6 +262,13 @@ class MemoryPlan(Budget):
     row: int
     draws: bool = False
     is_whole: bool = False
+    is_lean: bool = False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether weights take more than blocks and cache, and not all rows stay in memory."""
+        is_large = self.items["weights"] > self.items["blocks"] + self.items["cache"]
+        return is_large and self.missing(range(len(self.parts))) > 0
 
     @cached_property
     def n_blocks(self) -> int:

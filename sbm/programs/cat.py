@@ -10,9 +10,10 @@ import numpy.typing as npt
 from sbm.dataset.batches import text_order
 from sbm.engine.kernels import LINES, STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, require_path
-from sbm.inputs.formats import ARROW, format_of
+from sbm.errors import SettingsError, refuse_endings, require_ending, require_path
+from sbm.inputs.formats import ARROW, ENDINGS, format_of
 from sbm.inputs.lines import number_lines
+from sbm.inputs.packed import PACKED
 from sbm.inputs.records import SparseRows, write_rows
 from sbm.programs.predict import opened
 from sbm.rows import Arena
@@ -69,6 +70,9 @@ def cat(
     require_path(store, "the store")
     for path in (output, *([] if names is None else [names])):
         require_path(path, "the output")
+        refuse_endings(path, PACKED, "choose a name without it")
+    if format is None:
+        require_ending(output, ENDINGS, "use .svm, .txt, .parquet or .feather, or give --format")
     wanted = format_of(str(output)).name
     format = (wanted if wanted in FORMATS else "libsvm") if format is None else format  # noqa: A001
     refuse_unknown("format", format, FORMATS)

@@ -159,8 +159,8 @@ class Certifier:
     ----------
     problem : Problem, MultiProblem or OneClass
     W : ndarray, shape (n_weights, n_outputs), float64
-    W_alpha : ndarray, like W
-        Overwritten with the weights W(α) of the alphas.
+    W_alpha : ndarray, like W, or None
+        Overwritten with the weights W(α) of the alphas. None if W is W(α).
     beyond : float
         Tolerance of the counts, such as `SUPPORT`; 0 for alphas that rest exactly at bounds.
 
@@ -176,20 +176,21 @@ class Certifier:
         self,
         problem: AnyProblem,
         W: npt.NDArray[np.float64],
-        W_alpha: npt.NDArray[np.float64],
+        W_alpha: npt.NDArray[np.float64] | None,
         beyond: float = 0.0,
     ) -> None:
         self._problem = problem
         self._beyond, self._counts = beyond, np.zeros(2)
         self._W = W
-        self.W_alpha = W_alpha
-        W_alpha[:] = 0.0
-        self.arrays = [W_alpha, *problem.start_certificate(W)]
+        self.W_alpha = W if W_alpha is None else W_alpha
+        self._into = np.empty((0, W.shape[1])) if W_alpha is None else W_alpha
+        self._into[:] = 0.0
+        self.arrays = [self._into, *problem.start_certificate(W)]
         self.sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block; over all calls, every row of the data must be added exactly once."""
-        self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
+        self.sums.append(self._problem.certify(rows, alpha, self._W, self._into))
         self.count(rows, alpha)
 
     def add_halves(self, rows: Rows, alpha: Alphas, spread: Spread) -> None:

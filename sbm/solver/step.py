@@ -160,7 +160,9 @@ class Solver:
     proximal : Proximal or None
         Keeps W near a centre; during a pass, W and the rows are then in its units.
     W_seen : ndarray, like W
-        W at the last `look_ahead`; free for other uses between passes.
+        W at the last `look_ahead`; free for other uses between passes. Empty if `is_lean`.
+    is_lean : bool
+        Whether W is the only array of its size, so that blocks are screened by `screen`.
     rest_share : float
         Share of the rows of the last screened block that were at rest.
     unscreened : int
@@ -177,6 +179,7 @@ class Solver:
         policy: str = "gradient",
         seed: int = 0,
         spread: Spread = map,
+        is_lean: bool = False,
     ) -> None:
         self.problem = problem
         self.W = W
@@ -186,7 +189,8 @@ class Solver:
         self.proximal: Proximal | None = None
         self.stop = 0.0
         self.spread = spread
-        self.W_seen = np.empty_like(W)
+        self.is_lean = is_lean
+        self.W_seen = np.empty((0 if is_lean else len(W), W.shape[1]))
         self.dual_sum = 0.0
         self.rest_share, self.unscreened = 1.0, 0
         if policy == "gradient" and not problem.loss.rests:
@@ -266,6 +270,19 @@ class Solver:
         # Cached rows may leave the cache during the step, so their spilled alphas are outdated.
         self.working.mark_cached(block, moving)
         return Screen(self.problem, self.W_seen, moving)
+
+    def screen(self, block: Block, rows: Rows, alpha: Alphas) -> npt.NDArray[np.bool_]:
+        """Return which rows of a loaded block to visit, at the current W."""
+        moving = np.zeros(len(block), np.bool_)
+        self.working.mark_cached(block, moving)
+        screen, piece = Screen(self.problem, self.W, moving), CHUNK * CHUNK
+
+        def look(first: int) -> None:
+            n = min(piece, len(rows) - first)
+            screen.add(first, rows.part(first, n), alpha.part(first, n))
+
+        list(self.spread(look, range(0, len(rows), piece)))
+        return moving
 
     def step(
         self,
