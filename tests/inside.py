@@ -150,7 +150,7 @@ from sbm.programs.streaming.arrivals import (
     arrays_of,
 )
 from sbm.programs.streaming.incremental import Incremental
-from sbm.programs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
+from sbm.programs.streaming.plan import LEAST_ROWS, MOST_ROWS, StreamPlan, parsers_of, plan_stream
 from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.programs.train import train, train_ranks
 from sbm.programs.training import columns as training_columns_module
@@ -361,6 +361,7 @@ __all__ = [
     "METHODS",
     "METRICS",
     "MOST",
+    "MOST_ROWS",
     "NONZERO_BYTES",
     "OPTIONS",
     "PARSING_SPARE",

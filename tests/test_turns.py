@@ -86,14 +86,15 @@ def test_turns_reach_the_optimum_of_one_training(store, tmp_path):
     assert found.certificate["primal"] == report["primal"]
     data = store.with_suffix(".svm")
     assert sbm.predict(path, data)["accuracy"] == sbm.predict(whole, data)["accuracy"]
-    assert not list((tmp_path / "m.model.run").glob("classes-*"))
+    left = {one.name for one in (tmp_path / "m.model.run").iterdir()}
+    assert not [name for name in left if name.startswith(("classes-", "shared."))]
     assert in_turns(store, path)[0]["was_finished"]
     assert in_turns(store, tmp_path / "two.model", threads=2)[0]["primal"] == report["primal"]
     assert (tmp_path / "two.model").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("steps", [2, 12, 30])
+@pytest.mark.parametrize("steps", [2, 12, 60, 90])
 def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     path, left = tmp_path / "m.model", [steps]
 
@@ -110,6 +111,24 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
     in_turns(store, tmp_path / "once.model")
     assert path.read_bytes() == (tmp_path / "once.model").read_bytes()
     assert report["passes"] == Model.load(path).info["passes"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_shared_start_saves_visits(store, tmp_path, monkeypatch, loss):
+    weights = np.random.default_rng(1).integers(0, 4, N_ROWS)
+    np.savetxt(tmp_path / "weights.txt", weights)
+    more = {"loss": loss, "class_weight": {"3": 2.0}, "weights": str(tmp_path / "weights.txt")}
+    more |= {"mem": "400MB", "threads": 1}
+    patch(monkeypatch, "MOST_CLASSES", 10)
+    report, turn_lines = in_turns(store, tmp_path / "m.model", **more)
+    monkeypatch.setattr(turns, "_shared_start", lambda *_: None)
+    alone, _ = in_turns(store, tmp_path / "alone.model", **more)
+    assert len(turn_lines) > 2
+    assert report["visits"] < 0.7 * alone["visits"]
+    assert report["converged"]
+    assert report["dual"] <= alone["primal"]
+    assert alone["dual"] <= report["primal"]
 
 
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model
@@ -135,7 +154,7 @@ def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
     job = Job(rows, tmp_path / "m.model", settings, TrainOptions(), 1000.0, SerialComm())
     task = Task.of(settings, rows)
     _, total = turns.train_in_turns(job, task, [slice(k, k + 5) for k in range(0, 30, 5)], train)
-    assert len(limits) == 6
+    assert len(limits) == 7  # with the shared start
     assert total["seconds"]["total"] == pytest.approx(100.0)
 
 

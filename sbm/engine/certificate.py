@@ -129,7 +129,10 @@ def certify_each(
             if mine is not None:
                 places = np.flatnonzero(mine)
                 rows, alpha = rows.take(places), alpha.take(places)
-            certifiers[learner.number].add(rows, alpha)
+            if engine.plan.is_whole and len(active) == 1:
+                certifiers[learner.number].add_halves(rows, alpha, engine.team.map)
+            else:
+                certifiers[learner.number].add(rows, alpha)
 
     with engine.seconds.measure("certify"):
         for visit in visit_all(engine, "certify"):

@@ -21,7 +21,14 @@ from sbm.errors import DataError
 from sbm.fields import Table, is_count, is_number
 from sbm.plain import dataclass
 from sbm.rows import Rows
-from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
+from sbm.solver.problem import (
+    EPSILON,
+    TOO_LARGE,
+    AnyProblem,
+    Problem,
+    Spread,
+    squared_norm,
+)
 
 __all__ = [
     "MOST_DRIFT", "SUPPORT", "Certificate", "Certifier", "GapWatch", "proven", "ray", "relative",
@@ -184,6 +191,29 @@ class Certifier:
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block; over all calls, every row of the data must be added exactly once."""
         self.sums.append(self._problem.certify(rows, alpha, self._W, self._into))
+        self.count(rows, alpha)
+
+    def add_halves(self, rows: Rows, alpha: Alphas, spread: Spread) -> None:
+        """Add a block as two halves at the same time; see `add`.
+
+        Parameters
+        ----------
+        spread : callable
+            Like the builtin `map`; calls may run in several threads.
+        """
+        if len(self.arrays) > 1:  # all rows add to them
+            self.add(rows, alpha)
+            return
+        half, room = len(rows) // 2, np.zeros_like(self.W_alpha)
+        tasks = [(0, half, self.W_alpha), (half, len(rows) - half, room)]
+
+        def certify(task: tuple[int, int, npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+            first, n, W_alpha = task
+            mine, theirs = rows.part(first, n), alpha.part(first, n)
+            return self._problem.certify(mine, theirs, self._W, W_alpha)
+
+        self.sums += spread(certify, tasks)
+        self.W_alpha += room
         self.count(rows, alpha)
 
     def count(self, rows: Rows, alpha: Alphas) -> None:

@@ -199,7 +199,7 @@ class Solver:
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' random generator, never 0
-        capacity = len(working.starts)
+        capacity = len(working.rest)
         self._awake = np.empty(capacity + CHUNK, np.int32)
 
     @property
@@ -239,6 +239,8 @@ class Solver:
         """
         if self.proximal is not None:  # its passes have so many rounds that it always pays
             return True
+        if self.dual_sum <= 0.0:  # nothing rests before the first step
+            return False
         saves = self.rest_share * self.rounds
         return saves >= LEAST_SAVING or self.unscreened >= SCREEN_AGAIN - 1
 
@@ -246,7 +248,7 @@ class Solver:
         """Note which rows of a block will be visited, by its screen; None if there was none."""
         if moving is None:
             self.unscreened += 1
-        elif self.dual_sum > 0.0:  # nothing rests before the first step
+        elif self.dual_sum > 0.0:
             visited = np.count_nonzero(moving) / max(1, len(moving))
             self.rest_share, self.unscreened = 1.0 - visited, 0
 
@@ -318,7 +320,7 @@ class Solver:
             self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
         if self.together is None:
-            working.rest[:n] = 0
+            working.wake()
             stats = self.problem.solve(working, self.W, how)
             self.dual_sum += float(stats[0])
         else:
@@ -328,8 +330,9 @@ class Solver:
         totals = Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
-        share = working.cache_rows / max(1, n)
-        rank = self._rank(working.score[:n], self._random, share)
+        rank = working.score[:n]
+        if working.cache_rows:
+            rank = self._rank(rank, self._random, working.cache_rows / max(1, n))
         keep = working.select(rank, self._is_free)
         evicted = working.compact(keep, block, alpha)
         return Step(alpha, evicted, totals)

@@ -204,9 +204,7 @@ def shape_of(task: Task) -> Shape:
         ),
         models=task.models,
         draws=settings.parts != "blocks" and task.method in ("dual", "classes"),
-        may_join=(settings.parts == "auto" or accelerated)
-        and task.models == 1
-        and not is_one_class,
+        may_join=(settings.parts == "auto" or accelerated) and not is_one_class,
         is_accelerated=accelerated,
         advice=task.advice or _advice(task),
     )
