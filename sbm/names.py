@@ -58,8 +58,11 @@ class Names:
         return len(self.ends)
 
     def __getitem__(self, k: int) -> str:
-        begin = self.ends[k - 1] if k else 0
-        return self.text[begin : self.ends[k]].tobytes().decode("utf-8", "replace")
+        return self.at(k).decode("utf-8", "replace")
+
+    def at(self, k: int) -> bytes:
+        """Return the name of a feature as it is."""
+        return self.text[self.ends[k - 1] if k else 0 : self.ends[k]].tobytes()
 
     def __iter__(self) -> Iterator[str]:
         return (self[k] for k in range(len(self)))

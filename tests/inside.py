@@ -150,7 +150,7 @@ from sbm.programs.streaming.arrivals import (
     arrays_of,
 )
 from sbm.programs.streaming.incremental import Incremental
-from sbm.programs.streaming.plan import LEAST_ROWS, StreamPlan, parsers_of, plan_stream
+from sbm.programs.streaming.plan import LEAST_ROWS, MOST_ROWS, StreamPlan, parsers_of, plan_stream
 from sbm.programs.streaming.progressive import FIRST_MARK, Progressive, row_losses
 from sbm.programs.train import train, train_ranks
 from sbm.programs.training import columns as training_columns_module
@@ -162,7 +162,7 @@ from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
 from sbm.programs.training.job import Job, TrainOptions
-from sbm.programs.training.needs import near_capacity, shape_of
+from sbm.programs.training.needs import near_capacity, plan_of, shape_of
 from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
@@ -361,6 +361,7 @@ __all__ = [
     "METHODS",
     "METRICS",
     "MOST",
+    "MOST_ROWS",
     "NONZERO_BYTES",
     "OPTIONS",
     "PARSING_SPARE",
@@ -580,6 +581,7 @@ __all__ = [
     "passes_left",
     "patch",
     "path_charts",
+    "plan_of",
     "plan_stream",
     "plan_training",
     "predict",

@@ -201,8 +201,9 @@ FIGURES = {
     # the continuation of Newton's method in the costs, 3 of one class; 57 are sizes and thresholds
     # of weights by class, a third of them unsigned copies for kernels; 9 are of the method of
     # multipliers and its conjugate gradients, 1 of when to switch; 2 of numbers as text
-    # Steps, rounds and falls of the proximal term of weights by class: 4.
-    "numeric constants of modules": 620,
+    # Steps, rounds and falls of the proximal term of weights by class: 4;
+    # rows of a stream's block: 1.
+    "numeric constants of modules": 621,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
     # Kernels of weights by class that visit in one call, and their calls: 7.
     "lines kept from the formatter": 322,

@@ -196,7 +196,8 @@ def test_command_reports_cost_of_pruning(run):
         ({"prune": 1.0, "test": "none.svm"}, r"none\.svm"),
         ({"output": "m.model"}, r"output m\.model .*input.*output="),
         ({"output": "link", "format": "sbm"}, "output link .*input"),
-        ({"output": "t.svm", "prune": 1.0, "test": "t.svm"}, r"output t\.svm .*input"),
+        ({"output": "t.txt", "prune": 1.0, "test": "t.txt"}, r"output t\.txt .*input"),
+        ({"output": "a.foo"}, r"a\.foo .*give format"),
         ({"output": "folder"}, "^folder .*output="), ({"output": "none/m"}, "^none .*output="),
         ({"output": "folder/m", "format": "npz", "prune": 0.5, "test": "bad.svm"}, r"bad\.svm:1"),
     ],
@@ -204,6 +205,7 @@ def test_command_reports_cost_of_pruning(run):
 def test_bad_options_are_refused(here, options, facts):
     make_model().save("m.model")
     Path("t.svm").write_text(TEXT)
+    Path("t.txt").write_text(TEXT)
     Path("bad.svm").write_text("spam\n")
     Path("folder").mkdir()
     os.link("m.model", "link")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import Passes, store_rows
-from inside import BlockStore, NameTable, cli, patch, read_manifest
+from inside import BlockStore, Names, NameTable, cli, patch, read_manifest
 
 import sbm
 from sbm.errors import DataError, MemoryPlanError, SbmError, SettingsError, StoreError
@@ -230,10 +230,10 @@ def test_memory_for_names_counts_in_the_plan(tmp_path):
 
 def test_first_name_of_an_id_is_kept():
     table = NameTable()
-    table.add(np.array([5, 1 << 40, 5]), [b"a", "größe".encode(), b"b"])
-    table.add(np.array([7, 5]), [b"", b"c"])
+    table.add(np.array([5, 1 << 40, 5]), Names.of([b"a", "größe".encode(), b"b"]))
+    table.add(np.array([7, 5, 5, 5, 5]), Names.of([b"", b"c", b"a", b"c", b"longer"]))
     assert list(table.of(np.array([1 << 40, 3, 7, 5]))) == ["größe", "", "", "a"]
-    assert table.collisions == [(b"a", b"b"), (b"a", b"c")]
+    assert table.collisions == [(b"a", b"b"), (b"a", b"c"), (b"a", b"longer")]
     assert list(NameTable().of(np.array([1, 2]))) == ["", ""]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from inside import (
     DIRECT_LIMIT,
     LEAST_ROWS,
+    MOST_ROWS,
     NONZERO_BYTES,
     Needs,
     Shape,
@@ -91,11 +92,15 @@ def test_error_reports_needs_and_least_memory():
 
 
 def test_more_memory_is_used():
-    sizes = [plan(mem).size for mem in range(200_000_000, 1_000_000_000, 50_000_000)]
+    sizes = [plan(mem).size for mem in range(200_000_000, 500_000_000, 50_000_000)]
     assert [s.block_rows for s in sizes] == sorted({s.block_rows for s in sizes})
     assert [s.features for s in sizes] == sorted({s.features for s in sizes})
-    ones = plan(needs=replace(NEEDS, has_values=False))
-    assert ones.size.block_rows > plan().size.block_rows > plan(dtype="float64").size.block_rows
+    ones = plan(250_000_000, needs=replace(NEEDS, has_values=False)).size
+    double = plan(250_000_000, dtype="float64").size
+    assert ones.block_rows > plan(250_000_000).size.block_rows > double.block_rows
+    # At most as many rows as pay, however much memory there is.
+    assert plan(10**10).size.block_rows == plan(10**9).size.block_rows == MOST_ROWS
+    assert plan(10**10).size.cache_rows <= MOST_ROWS
     for mem, most in ((0, 1), (150_000_000, 1), (10**9, 5), (10**10, 8)):
         some = [parsers_of(mem, threads) for threads in range(40)]
         assert (some, some[0], some[-1]) == (sorted(some), 1, most)

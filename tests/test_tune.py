@@ -254,6 +254,35 @@ def test_best_value_matches_whole_grid(name, metric, ladder, tmp_path, monkeypat
         assert "given up" in [row["status"] for row in ours["settings"]]
 
 
+@pytest.mark.long
+def test_folds_in_memory_need_fewer_passes(ladder, tmp_path, monkeypatch):
+    found, stops = [], iter([2])
+
+    def stop(self):
+        original(self)
+        if self.training.state.passes == next(stops, None):
+            raise KeyboardInterrupt
+
+    original = CrossValidation.give_up
+    patch(monkeypatch, "COMMIT_SECONDS", 0.0)
+    patch(monkeypatch, "COMMIT_SHARE", 0.0)
+    for most in (0, 10**9, 10**9):
+        patch(monkeypatch, "MOST_WHOLE", most)
+        place = tmp_path / str(len(found))
+        place.mkdir()
+        if len(found) == 2:
+            monkeypatch.setattr(CrossValidation, "give_up", stop)
+            with pytest.raises(KeyboardInterrupt):
+                tune(ladder / "noisy.sbm", place, GRID[:6], metric="auc")
+        model, report = tune(ladder / "noisy.sbm", place, GRID[:6], metric="auc")
+        found.append((model.W.tobytes(), without_seconds(report["settings"])))
+    blocks, whole, resumed = found
+    assert resumed == whole
+    pairs = list(zip(whole[1], blocks[1], strict=True))[:4]
+    assert all(mine["passes"] < theirs["passes"] for mine, theirs in pairs)
+    assert max(mine["relative_gap"] for mine, _ in pairs) <= 1e-2
+
+
 # --------------------------------------------------------------------------------- model and report
 
 

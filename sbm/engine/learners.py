@@ -117,6 +117,8 @@ class Visit:
         By learner number: rows that left the cache in the step before.
     is_full : bool
         Whether to visit the rows at rest, too.
+    is_whole : bool
+        Whether the block has all rows, where they stay. Then models are evaluated after the step.
     steps : dict of int to Step
         By learner number: what was done with the block.
     """
@@ -127,15 +129,19 @@ class Visit:
     own: Mapping[int, BlockAlphas]
     evicted: Mapping[int, Evicted] = field(default_factory=dict)
     is_full: bool = True
+    is_whole: bool = False
     steps: dict[int, Step] = field(default_factory=dict)
 
     def solve(self, group: Group) -> dict[int, Step]:
         """Merge the block with the cache of each learner, solve, and select the next cache."""
-        group.evaluate(self.rows, self.folds)
+        if not self.is_whole:
+            group.evaluate(self.rows, self.folds)
         steps = {}
         for learner in group.learners:
             begin, own = clock(), self.own[learner.number]
             moving = own.moving(self.block, self.evicted.get(learner.number))
+            if learner.solver.is_lean and not self.is_full and learner.solver.pays_screening:
+                moving = learner.solver.screen(self.block, self.rows, own.alpha)
             learner.solver.note_screen(moving)
             if self.is_full:
                 moving = None
@@ -145,6 +151,8 @@ class Visit:
             step = learner.solver.step(self.block, self.rows, own.alpha, moving)
             steps[learner.number] = step
             learner.seconds += clock() - begin
+        if self.is_whole:
+            group.evaluate(self.rows, self.folds)
         return steps
 
 

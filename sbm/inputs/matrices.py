@@ -275,7 +275,7 @@ def _find_change(values: Floats, ids: Ints, indptr: Ints, batch: Batch) -> tuple
     feature: object = int(ids[k]) if batch.name_of is None else batch.name_of(int(ids[k]))
     if (names := batch.names) is not None:
         known = np.flatnonzero(names[0] == ids[k])
-        feature = names[1][known[0]].decode("utf-8", "replace") if len(known) else feature
+        feature = names[1][int(known[0])] if len(known) else feature
     row = int(np.searchsorted(indptr, k, side="right")) - 1
     return row, show_change(feature, float(values[k]))
 

@@ -16,7 +16,7 @@ from sbm.names import Names
 from sbm.store.files import reading
 from sbm.units import format_number
 
-NewNames = tuple[npt.NDArray[np.int64], list[bytes]]  # ids, and the name of each
+NewNames = tuple[npt.NDArray[np.int64], Names]  # ids, which may be repeated, and their names
 _PART = 1 << 16  # names gathered at a time
 _PART_BYTES = 1 << 20  # of names read at a time
 _LONGEST = 1 << 20  # bytes of a line in a file of names
@@ -48,19 +48,45 @@ class NameTable:
             return 0
         return self._ids.nbytes + 2 * (len(self._text) + 8 * len(self._ends))
 
-    def without_known(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the positions of ids that may have no name yet; may run in any thread."""
-        return self._ids.look_up(ids, np.empty(len(ids), np.int32))
+    @property
+    def known(self) -> npt.NDArray[np.int32]:
+        """Not 0 for ids that have a name; others may have one. May be read in any thread."""
+        return self._ids.direct
 
-    def add(self, ids: npt.NDArray[np.int64], names: Sequence[bytes]) -> None:
+    def add(self, ids: npt.NDArray[np.int64], names: Names) -> None:
         """Add names of ids; an id keeps its first name. Call in the order of the data."""
-        for code, name in zip(self._ids.intern(ids).tolist(), names, strict=True):
-            if code == len(self._ends):
-                self._text += name
-                self._ends.append(len(self._text))
-            elif len(self.collisions) < 5 and self._name(code) != name:
-                pair = (self._name(code), name)
-                self.collisions += [pair] if pair not in self.collisions else []
+        codes, lengths = self._ids.intern(ids), np.diff(names.ends, prepend=0)
+        before = np.maximum.accumulate(np.append(np.int32(len(self._ends) - 1), codes))
+        is_new = codes > before[:-1]
+        self._text += names.text[np.repeat(is_new, lengths)].tobytes()
+        begin = self._ends[-1] if self._ends else 0
+        self._ends.frombytes((begin + np.cumsum(lengths[is_new])).tobytes())
+        if len(self.collisions) < 5 and not is_new.all():
+            self._compare(codes, names, lengths, np.flatnonzero(~is_new))
+
+    def _compare(
+        self,
+        codes: npt.NDArray[np.int32],
+        names: Names,
+        lengths: npt.NDArray[np.int64],
+        some: npt.NDArray[np.intp],
+    ) -> None:
+        """Note some of the names that differ from the first ones of their ids."""
+        text, known = np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)
+        sizes, mine = np.diff(known, prepend=0)[codes[some]], lengths[some]
+        differs = sizes != mine
+        same, size = some[~differs], mine[~differs]
+        offsets = np.arange(int(size.sum())) - np.repeat(np.cumsum(size), size)
+        first = text[offsets + np.repeat(known[codes[same]], size)]
+        wrong = first != names.text[offsets + np.repeat(names.ends[same], size)]
+        differs[~differs] = np.bincount(
+            np.repeat(np.arange(len(same)), size), weights=wrong, minlength=len(same)
+        ).astype(bool)
+        for k in some[differs].tolist():
+            pair = (self._name(int(codes[k])), names.at(k))
+            self.collisions += [pair] if pair not in self.collisions else []
+            if len(self.collisions) == 5:
+                return
 
     def _name(self, code: int) -> bytes:
         return bytes(self._text[self._ends[code - 1] if code else 0 : self._ends[code]])
@@ -102,7 +128,7 @@ class NameTable:
                 raise SettingsError(
                     f"feature_names has {error.object!r}, which is not valid Unicode; replace it"
                 ) from error
-            self.add(np.arange(len(given)), encoded)
+            self.add(np.arange(len(given)), Names.of(encoded))
             yield 1.0
             return
         path = Path(given)
@@ -130,7 +156,7 @@ class NameTable:
             yield 1.0
 
     def _add_pairs(self, pairs: list[tuple[int, bytes]]) -> None:
-        self.add(np.array([k for k, _ in pairs], np.int64), [name for _, name in pairs])
+        self.add(np.array([k for k, _ in pairs], np.int64), Names.of(name for _, name in pairs))
 
 
 def _read_id(words: list[bytes]) -> int | None:

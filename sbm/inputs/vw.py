@@ -14,7 +14,6 @@ are skipped, unless labels are ignored.
 A feature is named ``namespace^name``, as by ``--invert_hash``.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,9 +39,9 @@ from sbm.inputs.parsing import (
     parse_lines,
     token_at,
 )
+from sbm.names import Names
 
 kernels = load("sbm.inputs.kernels.names")
-_WORD = re.compile(rb"[^\t\r\n :|]+")
 
 # Error messages, indexed by the codes of the kernel.
 REASONS = (
@@ -106,6 +105,7 @@ def parse_vw(
     pairs : sequence of str
         First letters of two namespaces each, whose features are multiplied; a colon for all.
     """
+    named = np.empty(0, np.int32) if names is None else names.known
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
     of_pairs = np.frombuffer("".join(pairs).encode(), np.uint8).reshape(-1, 2)
 
@@ -121,7 +121,7 @@ def parse_vw(
             places = np.empty((0 if names is None else len(ids), 2), np.int64)
             *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
-                LABELS[labels], not targets, y, weights, indptr, ids, values, places,
+                LABELS[labels], not targets, y, weights, indptr, ids, values, places, named,
                 np.empty(len(ids) if pairs else 0, np.uint8), of_pairs, errors, notes, bits,
             )  # fmt: skip
             if counts[0] >= 0:
@@ -134,7 +134,7 @@ def parse_vw(
     return replace(
         parsed,
         weights=None if (weights == 1).all() else weights.copy(),
-        names=None if names is None else _new_names(text, size, places[:n_names], names),
+        names=None if names is None else _names_at(text, places[:n_names]),
         tags=_tags(text, size, len(parsed.labels)) if tagged else None,
     )
 
@@ -153,27 +153,12 @@ def _tags(text: npt.NDArray[np.uint8], size: int, n_rows: int) -> npt.NDArray[np
     return tags
 
 
-def _new_names(
-    text: npt.NDArray[np.uint8], size: int, places: npt.NDArray[np.int64], known: NameTable
-) -> NewNames:
-    """Return the names of features that may have none yet, in the order of the text."""
-    some = places[known.without_known(np.ascontiguousarray(places[:, 0]))]
-    ids, first = np.unique(some[:, 0], return_index=True)
-    order = np.argsort(first)
-    line = text[: size if len(order) else 0].tobytes()
-    names = []
-    for place in some[first[order], 1].tolist():
-        behind, begin = divmod(place, 1 << 32)
-        name = _name_at(line, begin)
-        names.append(name + b"*" + _name_at(line, behind - 1) if behind else name)
-    return ids[order], names
-
-
-def _name_at(line: bytes, begin: int) -> bytes:
-    """Return the name of the feature at a place of the text, with its namespace."""
-    space, name = line.rfind(b"|", 0, begin) + 1, _WORD.match(line, begin)
-    group = _WORD.match(line, space)
-    return (group[0] + b"^" if group else b"") + (name[0] if name else b"")
+def _names_at(text: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> NewNames:
+    """Return the names of the features at places of the text, with their ids."""
+    ends, out = np.empty(len(places), np.int64), np.empty(0, np.uint8)
+    out = np.empty(kernels.write_names(text, places, ends, out), np.uint8)
+    kernels.write_names(text, places, ends, out)
+    return places[:, 0].copy(), Names(out, ends)
 
 
 def _describe(text: npt.NDArray[np.uint8], line: int, code: int, where: int) -> TextError:

@@ -19,12 +19,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import sbm
-from scripts.torture.tally import Tally, WrongError
+from scripts.torture.tally import Tally, Tell, WrongError
 
 TRAININGS = (
     ("-C", "0.1", "--solver", "dual"),
@@ -131,16 +131,8 @@ def _try(number: int, seed: int, all_ranks: Sequence[Ranks], tally: Tally) -> li
     return [] if one.model.read_bytes() == one.expected else ["the model has other bytes"]
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Kill ranks, and let them hang, while they exchange messages.
-
-    Parameters
-    ----------
-    cases, seed, folder, tell, only
-        As of `scripts.torture.kills.run`.
-    """
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Kill ranks, and let them hang, while they exchange messages."""
     tally, all_ranks = Tally("ranks"), []
     for k, words in enumerate(TRAININGS):
         for size in SIZES:

@@ -292,6 +292,86 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
     return nnz, n_names, OK, p
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _drop_named(names, first, end, named):
+    """Move the names from `first` to `end` whose ids have none yet to the front; return their end.
+
+    Branch-free, so that many memory accesses overlap.
+    """
+    size, kept = np.uint64(len(named)), np.uint64(first)
+    for k in range(np.uint64(first), np.uint64(end)):
+        feature, place = names[k, 0], names[k, 1]
+        names[kept, 0], names[kept, 1] = feature, place
+        kept += np.uint64(np.uint64(feature) >= size or named[np.uint64(feature)] == 0)
+    return np.int64(kept)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _write_name(text, begin, bar, out, n):
+    """Write the name at text[begin], with the namespace behind `bar`, to out[n:], if it fits.
+
+    Returns its end.
+    """
+    p = bar + 1
+    while not (_ENDS_WORD[text[p]] or text[p] == 13):
+        if n < len(out):
+            out[n] = text[p]
+        n, p = n + 1, p + 1
+    if p > bar + 1:
+        if n < len(out):
+            out[n] = 94  # ^
+        n += 1
+    p = begin
+    while not (_ENDS_WORD[text[p]] or text[p] == 13):
+        if n < len(out):
+            out[n] = text[p]
+        n, p = n + 1, p + 1
+    return n
+
+
+@njit(nogil=True, error_model="numpy")
+def write_names(text, places, ends, out):
+    """Write names of features, ``namespace^name``, one after the other.
+
+    Parameters
+    ----------
+    text : (n_bytes,) uint8
+    places : (n_names, 2) int64
+        As `parse` returns them.
+    ends : (n_names,) int64, filled in place
+        End of each name.
+    out : (n,) uint8, filled in place
+
+    Returns
+    -------
+    int
+        Bytes of all names. If `out` is shorter, it does not have all of them.
+    """
+    n = before = np.int64(0)
+    bar = np.int64(-1)  # the last one before `before`
+    for k in range(len(places)):
+        begin, second = places[k, 1] & np.int64(0xFFFFFFFF), places[k, 1] >> 32
+        p = begin - 1
+        while p >= before and text[p] != 124:
+            p -= 1
+        if p >= before or begin < before:
+            while text[p] != 124:
+                p -= 1
+            bar = p
+        before = begin
+        n = _write_name(text, begin, bar, out, n)
+        if second:
+            if n < len(out):
+                out[n] = 42  # *
+            n += 1
+            p = second - 2
+            while text[p] != 124:
+                p -= 1
+            n = _write_name(text, second - 1, p, out, n)
+        ends[k] = n
+    return n
+
+
 @njit(nogil=True, error_model="numpy")
 def parse(
     text,
@@ -308,6 +388,7 @@ def parse(
     ids,
     values,
     names,
+    named,
     letters,
     pairs,
     errors,
@@ -334,6 +415,8 @@ def parse(
     names : (as long as ids, or 0, 2) int64, filled in place
         Id and position of each feature in the order of the text. Of a product, the position of
         the first feature, and 2^32 times that of the second one plus 1.
+    named : (size,) int32
+        Not 0 for ids whose names are known and so left out; larger ids have none.
     letters : (as long as ids, or 0) uint8, filled in place
         First letter of the namespace of each feature, if there are pairs.
     pairs : (n_pairs, 2) uint8
@@ -417,6 +500,7 @@ def parse(
         else:
             rows += 1
             indptr[rows] = nnz
+            n_names = _drop_named(names, start_names, n_names, named)
     ones = True
     for k in range(nnz):
         ones = ones and values[k] == 1.0

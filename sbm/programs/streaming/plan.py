@@ -21,6 +21,9 @@ from sbm.units import in_megabytes
 # progressive loss is meaningful early, and a small stream has its model soon.
 FIRST_BLOCK = 1024
 LEAST_ROWS = 256  # minimum for the largest block
+# Maximum. Larger blocks take more memory, but the model is no better after the same visits: the
+# first rows of a block are learned long before they are visited together with later ones.
+MOST_ROWS = 3 << 16
 # Bytes per id in the table, which doubles as it grows; ids too large for an array are hashed.
 _ID_BYTES, _HASHED_BYTES = 16, 96
 # Variables per row that lists have room for: with many classes most rows need few.
@@ -141,7 +144,7 @@ def plan_stream(
     # Features first get a quarter of the memory.
     wanted = max(2 * features, int(fixed.left * 0.25))
     for_features = min(wanted, features + (fixed.left - least - features) // 2)
-    rows = int((fixed.left - for_features - longest) / row)
+    rows = min(MOST_ROWS, int((fixed.left - for_features - longest) / row))
     block_nnz = int(rows * nnz) + needs.longest
     size = Size(
         rows, block_nnz, int(rows * share), int(block_nnz * share),

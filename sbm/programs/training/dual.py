@@ -266,7 +266,7 @@ class Dual(RowMethod):
         rounds = choose_rounds(
             setting, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
-            whole=self.engine.whole_work,
+            whole=self.engine.whole_work, screens=self.engine.screens,
         )  # fmt: skip
         if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes

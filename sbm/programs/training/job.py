@@ -24,6 +24,7 @@ from sbm.programs.training.checks import refuse_ranks
 from sbm.programs.training.needs import (
     check_memory_of_products,
     fits,
+    in_groups,
     is_wide,
     near_bytes,
     plan_of,
@@ -254,6 +255,7 @@ class Job:
         """Return the task for a solver; `counts` are row weights per class, to balance classes."""
         settings = replace(self.asked, solver=solver)
         task = Task.of(settings, self.store, self.comm, counts=counts, classes=self.classes)
+        task = in_groups(task)
         if self.validation is None:
             return task
         return replace(task, judge_bytes=self.validation.n_bytes, advice="no --validate")

@@ -99,10 +99,10 @@ def _of(task: Task, n: int, in_groups: bool = False) -> Task:
 def _fits(task: Task, n: int, copies: int = 1) -> bool:
     """Return whether a training of `n` classes fits, possibly with several times its weights."""
     try:
-        plan_of(_of(task, n), copies=copies)
+        plan = plan_of(_of(task, n), copies=copies)
     except MemoryPlanError:
         return False
-    return True
+    return not plan.is_lean or not plan.is_crowded or n <= _LEAST
 
 
 def train_in_turns(

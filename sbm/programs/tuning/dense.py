@@ -114,10 +114,10 @@ class CrossValidation(RowMethod):
         training, active = self.training, self.active
         training.begin_pass(self._next_rounds())
         number, n_rows = training.state.passes, training.task.store.n_rows
-        self.engine.set_pace(training.state.rounds[-1], self._free)
+        self.engine.set_pace(training.state.rounds[-1], self._free, training.task.tol)
         for candidate in active:
             # Do not evaluate at the poor weights of the first half of the first pass.
-            fresh = candidate.passes == 0 and number == 1 and self.newton is None
+            fresh = number == 1 and self.newton is None and not self.engine.plan.is_whole
             candidate.evaluation.clear(n_rows // (2 * self.grid.n_folds) if fresh else 0)
         groups, done = [c.group for c in active], Totals()
         if self.newton is not None:
@@ -154,11 +154,17 @@ class CrossValidation(RowMethod):
         return bool(self.active)
 
     def _next_rounds(self) -> int:
-        """Return the rounds of the next pass; ``auto`` is 1, enough for the looser tolerance."""
-        rounds = self.training.task.rounds
-        if rounds == "auto":
+        """Return the rounds of the next pass.
+
+        ``auto`` is 1, enough for the looser tolerance, or 4 if one part has all rows: then they end
+        at the tolerance, and there is no cache that visits rows again.
+        """
+        engine, rounds = self.engine, self.training.task.rounds
+        if rounds == "auto" and not engine.plan.is_whole:
             return 1
-        return choose_rounds(rounds, self.engine.plan.n_blocks, self.training.state.rounds)
+        before, whole = self.training.state.rounds, engine.whole_work
+        chosen = choose_rounds(rounds, engine.plan.n_blocks, before, whole=whole)
+        return min(chosen, 4) if rounds == "auto" else chosen
 
     def go_up(self) -> None:
         """Start the next larger C if the largest so far is as good as the best.

@@ -44,6 +44,24 @@ def pack(alpha, resting, codes, free):
 
 
 @njit(nogil=True, error_model="numpy")
+def count_free(alpha, resting):
+    """Return how many alphas are not at a resting value.
+
+    Parameters
+    ----------
+    alpha : (n,) float64
+    resting : (r,) float64
+    """
+    n_free = 0
+    for i in range(len(alpha)):
+        free = True
+        for k in range(len(resting)):
+            free &= alpha[i] != resting[k]
+        n_free += free
+    return n_free
+
+
+@njit(nogil=True, error_model="numpy")
 def unpack(codes, free, resting, alpha):
     """Unpack the result of `pack`.
 
