@@ -244,7 +244,7 @@ class Engine:
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         solver = Solver(
             problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
-            spread=self.team.map if n == 1 else map, is_lean=plan.is_lean,
+            spread=self.team.map if n == 1 else map, is_lean=self.plan.is_lean,
         )  # fmt: skip
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
