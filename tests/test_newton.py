@@ -218,7 +218,7 @@ def test_first_passes_are_short_if_auto_may_switch(tmp_path: Path, monkeypatch: 
         _, report = sbm.train(
             store, tmp_path / f"{solver}.model", {"solver": solver, "max_passes": 2}, resume=False
         )
-        rounds[solver] = report["rounds"][0]
+        rounds[solver] = report["rounds"][1]  # of the first pass they are few in any case
     assert rounds["auto"] < rounds["dual"]
 
 
