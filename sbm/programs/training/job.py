@@ -383,6 +383,8 @@ class Job:
         if self._plans > 1 and is_of(self.folder, self.itself):  # blocks are cut differently now
             if self.task.method == "columns":  # whose state has no rows
                 return StartPoint(Run.read(self.folder))
+            if self.task.method == "classes":  # no training starts from its lists
+                return StartPoint()
             problems = self.task.share.problems
             return StartPoint(earlier=PreviousRun([self.folder], self.store, self.itself, problems))
         record = run_to_resume(self.folder, self.itself, self.options.resume, self.store)
