@@ -4,7 +4,9 @@ Messages state what is wrong, where, and what to do. The command line prints the
 traceback.
 """
 
+from collections.abc import Collection
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 
@@ -49,3 +51,15 @@ def require_path(value: Any, what: str, expected: str = "a path is expected") ->
     """Check that an argument is a path. Raises `SettingsError` if it is not a string or path."""
     if not isinstance(value, str | PathLike):
         raise SettingsError(f"{what} is a {type(value).__name__}; {expected}")
+
+
+def require_ending(path: str | PathLike[str], endings: Collection[str], otherwise: str) -> None:
+    """Check that a file name has one of these endings, or none; else raise `SettingsError`."""
+    if Path(path).suffix and not str(path).lower().endswith(tuple(endings)):
+        raise SettingsError(f"{path} has the ending of no format; {otherwise}")
+
+
+def refuse_endings(path: str | PathLike[str], endings: Collection[str], otherwise: str) -> None:
+    """Raise `SettingsError` if an output has an ending of what is not written."""
+    if Path(path).suffix.lower() in endings:
+        raise SettingsError(f"{path} would not be what its ending says; {otherwise}")

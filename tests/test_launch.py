@@ -19,10 +19,12 @@ def not_launched(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def make_program(folder) -> str:
+def make_program(folder, text=None) -> str:
     folder.mkdir()
     program = folder / "mpiexec"
-    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ngrep SigIgn /proc/self/status\nexit 7\n')
+    program.write_text(
+        text or '#!/bin/sh\nprintf "%s\\n" "$@"\ngrep SigIgn /proc/self/status\nexit 7\n'
+    )
     program.chmod(0o700)
     return str(program)
 
@@ -58,6 +60,16 @@ def test_launcher_next_to_python_is_preferred(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SettingsError, match=r"needs mpiexec.*mpich"):
         launch_line(4, "train", [])
+
+
+@pytest.mark.parametrize(("user", "as_root"), [(0, ["--allow-run-as-root"]), (1000, [])])
+def test_open_mpi_gets_more_ranks_than_cores(tmp_path, monkeypatch, user, as_root):
+    text = '#!/bin/sh\n[ "$*" = --version ] && echo "mpiexec (Open MPI) 5.0.11"\n'
+    program = make_program(tmp_path / "bin", text)
+    patch(monkeypatch, "_find_launcher", lambda: program)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *as_root]
+    assert launch_line(4, "train", ["a"]) == [program, *options, "-n", "4", *PYTHON, "a"]
 
 
 def test_bad_launches_are_refused(mpiexec, monkeypatch):

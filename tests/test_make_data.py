@@ -157,3 +157,18 @@ def test_synthetic_rows_match_options(classes):
     some = b"".join(problem.text(None, 9999))
     assert text.startswith(some)
     assert 9999 <= len(some) < 11_000
+
+
+# --- people ---------------------------------------------------------------------------------------
+
+
+def test_people_have_both_labels_and_stable_bytes(tmp_path):
+    people = load_script("data.people")
+    for name in ("a.csv", "b.csv"):
+        people.write_table(tmp_path / name, 50, people.person, random.Random(0))
+    head, *rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert head == "label,age,income,children,km,rate"
+    assert rows[0] == "yes,72,23420,0,34.93,0.009182"
+    assert len(rows) == 50
+    assert {row.split(",")[0] for row in rows} == {"yes", "no"}
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()

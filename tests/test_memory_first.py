@@ -157,7 +157,8 @@ def test_chunks_keep_their_rows_when_others_go(dtype):
         )  # fmt: skip
         if values is not None:
             chunks.have_values()
-        return chunks.gather(k, 0, made, np.arange(5), {"codes": np.zeros(5, np.uint8)})
+        codes = {"codes": np.zeros(5, np.uint8)}
+        return chunks.gather(k, 0, made, np.arange(5), made.lengths, codes)
 
     for k in (30, 31, 32):
         add(k, None)

@@ -210,6 +210,18 @@ def test_auto_starts_with_newton_if_that_is_cheap(loss: str, tmp_path: Path) -> 
     assert (report["switched_after"] is None) == (loss == "squared_hinge")
 
 
+def test_first_passes_are_short_if_auto_may_switch(tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)  # all rows are one part
+    X, y = income_table()
+    store, rounds = make_store(tmp_path, X, y), {}
+    for solver in ("auto", "dual"):
+        _, report = sbm.train(
+            store, tmp_path / f"{solver}.model", {"solver": solver, "max_passes": 3}, resume=False
+        )
+        rounds[solver] = report["rounds"][1]  # the first pass is short, anyway
+    assert rounds["auto"] < rounds["dual"]
+
+
 def test_auto_compares_expected_work() -> None:
     a9a = {"rows": 32_561, "nnz": 451_592, "weights": 123, "problems": 1, "sample": 16_000}
     assert Work(**a9a).newton_pays(100, 65_000)
@@ -456,10 +468,11 @@ def test_products_resume_to_the_same_bytes(
 
 
 @pytest.mark.usefixtures("wide")
-def test_time_limit_ends_accelerated_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_time_limit_ends_a_pass_of_many_products(
+    loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    X, y = Case("hinge", 2).rows(n=400, noise=2.0)
+    X, y = Case(loss, 2).rows(n=400, noise=2.0)
     store, calls = make_store(tmp_path, X, y), [0]
 
     def is_late(self: Any) -> bool:
@@ -467,11 +480,15 @@ def test_time_limit_ends_accelerated_rounds(
         return calls[0] > 3
 
     monkeypatch.setattr("sbm.programs.training.training.Training.is_late", is_late)
-    settings = {"loss": "hinge", "C": 1000.0, "solver": "newton", "tol": 1e-9, "bias": 0.0}
-    _, report = sbm.train(store, tmp_path / "m.model", settings)
+    settings = {"loss": loss, "C": 1000.0, "solver": "newton", "tol": 1e-9, "bias": 0.0}
+    with_products = {"intercept": loss == "log_loss"}  # which takes conjugate gradients
+    _, report = sbm.train(store, tmp_path / "m.model", {**settings, **with_products})
     assert not report["converged"]
-    assert report["rounds"] == [61, 1]  # three steps of 20 rounds, not five
     assert 0 < report["relative_gap"] < 1
+    if loss == "hinge":
+        assert report["rounds"] == [61, 1]  # three steps of 20 rounds, not five
+    else:
+        assert report["rounds"] == [4, 4, 1]  # the second step ends with its first product
 
 
 def test_products_need_the_memory_that_the_error_names(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ MUCH = 10 * LEAST_BYTES
         (2, 4, {"warm": True}),
         (1, 100, {"before": [1] * 9, "warm": True}),
         (2, 1, {"processes": 2}),
+        # One part; if rows at rest are skipped, the first pass is short.
+        (20, 1, {"whole": 100_000_000}),
+        (2, 1, {"whole": 100_000_000, "screens": True}),
+        (1, 1, {"whole": 10**10, "screens": True}),
+        (20, 1, {"whole": 100_000_000, "screens": True, "warm": True}),
+        (20, 1, {"whole": 100_000_000, "screens": True, "before": [2]}),
         # Behind a slow disk: (pass of so many bytes, seconds of disk, loading, solving)
         (4, 12, {"before": [2], "times": (MUCH, 2.0, 2.4, 1.0)}),  # 2 rounds took 1 s
         (2, 12, {"before": [2], "times": (LEAST_BYTES - 1, 2.0, 2.4, 1.0)}),

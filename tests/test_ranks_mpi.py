@@ -8,12 +8,24 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import ranks
 from families import Case, make_store
 from helpers import load_script
 from inside import EXIT_TIMEOUT, Run, patch, runs_here, train_ranks
-from launching import MPI4PY, MPIEXEC, RANKS, all_gone, environment, needs_mpi, pids_of
+from launching import (
+    MPI4PY,
+    MPIEXEC,
+    OPEN_MPI,
+    RANKS,
+    all_gone,
+    environment,
+    needs_mpi,
+    needs_open_mpi,
+    open_mpi_environment,
+    pids_of,
+)
 from processes import finished, started, wait_until
 from threads import in_threads
 
@@ -143,6 +155,48 @@ def test_launch_writes_and_reports_once(store, model):
         False,
         False,
     ]
+
+
+def rows_of_two_classes():
+    return Case("hinge", 2).rows(1)
+
+
+def rows_of_many_classes():
+    """So many classes and features that the weights are divided by class."""
+    random = np.random.default_rng(0)
+    X = random.random((1500, 10_000), np.float32) * (random.random((1500, 10_000)) < 0.002)
+    return X.astype(float), np.arange(1500.0) % 750
+
+
+@needs_mpi
+@needs_open_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "rows", "family"),
+    [
+        ("hinge", rows_of_two_classes, "dual"),
+        ("crammer_singer", rows_of_many_classes, "classes"),
+    ],
+)
+def test_open_mpi_writes_the_bytes_of_mpich(tmp_path, loss, rows, family):
+    store = make_store(tmp_path, *rows(), blocks=5)
+    words = f"--loss {loss} -C 0.1 --tol 1e-2 --mem 200MB --threads 1 --json".split()
+    line, bytes_of = "from mpi4py import MPI; print(MPI.Get_library_version())", {}
+    for name, python, env in (
+        ("MPICH", sys.executable, environment()),
+        ("Open MPI", OPEN_MPI / "bin" / "python", open_mpi_environment()),
+    ):
+        assert name in finished([python, "-c", line], env=env).stdout
+        for size in (1, 2):
+            model = tmp_path / f"{name}-{size}.model"
+            launched = [python, "-m", "sbm", "train", store, "-o", model, "--launch", size, *words]
+            done = finished(launched, env=env)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout).get("processes", 1) == size
+            bytes_of[name, size] = model.read_bytes()
+        assert Run.read(run_of(tmp_path / f"{name}-1.model"))["method"]["family"] == family
+    for size in (1, 2):
+        assert bytes_of["Open MPI", size] == bytes_of["MPICH", size]
 
 
 @needs_mpi

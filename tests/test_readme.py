@@ -74,7 +74,7 @@ def test_no_measured_number_is_typed():
     for path, text in PAGES.items():
         for part in (r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "```.*?```", "`[^`]*`"):
             text = re.sub(part, "", text, flags=re.DOTALL)
-        assert {*MEASURED.findall(text)} <= CONSTANTS, f"{path}: see scripts/numbers.py"
+        assert {*MEASURED.findall(text)} <= CONSTANTS, f"{path}: see scripts/bench/pages.py"
 
 
 @pytest.mark.slow

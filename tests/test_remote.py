@@ -565,6 +565,24 @@ def test_replaced_file_of_a_service_is_refused(monkeypatch):
                 file.read()
 
 
+def test_short_answer_of_a_service_is_asked_for_again(monkeypatch):
+    for name, value in (("RANGE", RANGE), ("_WAIT", 0.001)):
+        patch(monkeypatch, name, value)
+    fs, asked = fsspec.filesystem("memory"), []
+    fs.pipe({"/in/d.svm": TEXT})
+    cat_file = type(fs).cat_file
+
+    def short(self, path, start=None, end=None, **options):
+        asked.append((start, end))
+        data = cat_file(self, path, start, end, **options)
+        return data[: len(data) // 2] if len(asked) == 2 else data
+
+    monkeypatch.setattr(type(fs), "cat_file", short)
+    with remote.RemoteFile("memory://in/d.svm") as file:
+        assert file.read() == TEXT
+    assert asked[1] == asked[2]
+
+
 def test_memory_of_readers_is_planned(server, tmp_path, monkeypatch):
     overhead = []
     for data in (tmp_path / "a.svm", server.url("a.svm")):

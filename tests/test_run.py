@@ -167,6 +167,24 @@ def test_alphas_stay_in_memory_up_to_limit(folder):
     assert first not in names_in(folder)  # all that it had is written again
 
 
+def test_held_alphas_are_written_at_checkpoints(folder):
+    values = np.array([0.0, 1.0, 0.25])
+    with Run.create(folder, [3, 1], resting_values=[1.0]) as run:
+        assert run.hold(0, Dense(values)) == 1
+        run.commit({"pass": 1}, {})
+        values[0] = 0.5  # after the checkpoint
+        assert run.hold(0, Dense(values)) == 2
+        np.testing.assert_array_equal(run.load(0).values, [0.5, 1.0, 0.25])
+        written, _ = Run.reopen(folder, [3, 1])
+        np.testing.assert_array_equal(written.load(0).values, [0.0, 1.0, 0.25])
+        run.commit({"pass": 2}, {})
+        written, _ = Run.reopen(folder, [3, 1])
+        np.testing.assert_array_equal(written.load(0).values, [0.5, 1.0, 0.25])
+        run.store(0, Dense(np.ones(3)))  # from now on not in the array
+        values[:] = 7.0
+        np.testing.assert_array_equal(run.load(0).values, np.ones(3))
+
+
 def test_evicted_alphas_above_limit_are_written(folder):
     run = Run(folder, [100, 100], None, [], 10 * 12, **AT_ONCE)
     rows = np.arange(8)

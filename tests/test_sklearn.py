@@ -587,3 +587,8 @@ def test_text_without_id_0_starts_at_1(tmp_path):
         assert sbm.predict(estimator.model_, text)["accuracy"] == estimator.score(X, y)
         with pytest.raises(ValueError, match="31 features"):
             estimator.predict(np.column_stack([np.zeros(len(X)), X]))
+    store = tmp_path / "mixed.sbm"  # columns of a matrix count from 0, whatever stands beside it
+    sbm.split(tmp_path / "1.svm", store)
+    sbm.split((np.column_stack([np.zeros(len(X)), X]), y), store, append=True, name="matrix")
+    estimator = SBMClassifier("log_loss", C=10.0, mem="400MB").fit(store)
+    assert estimator.n_features_in_ == 31

@@ -457,9 +457,9 @@ def test_rows_that_nearly_move_are_visited_again():
 def test_blocks_are_screened_while_rows_rest():
     solver = make(CASES[0]).solver
     solver.rounds, all_move = 1, np.ones(40, np.bool_)
-    solver.note_screen(all_move)  # before the first step, nothing can rest
-    assert solver.pays_screening
+    assert not solver.pays_screening  # before the first step, nothing can rest
     solver.dual_sum = 1.0
+    assert solver.pays_screening
     solver.note_screen(all_move)
     skipped = 0
     while not solver.pays_screening:

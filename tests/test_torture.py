@@ -93,11 +93,14 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str
     folder, found = tmp_path_factory.mktemp("durability"), {}
     write_texts(folder)
     shards = [word.replace("s.sbm", "t.sbm") for word in SPLIT]
-    for name, line in (("split", SPLIT), ("train", TRAIN), ("shards", [*shards, "--shards", "2"])):
+    shards += ["--shards", "2"]
+    for name, line in (
+        ("split", SPLIT), ("train", TRAIN), ("shards", shards), ("again", [*shards, "--force"]),
+    ):  # fmt: skip
         ended = run_command(line, folder)
         assert ended.code in (0, 3), ended.err
         found[name] = [(p.kind, p.name) for p in ended.points if p.changes]
-        if name != "shards":
+        if name in ("split", "train"):
             found[name] = [(kind, path.rsplit("/", 1)[-1]) for kind, path in found[name]]
     return found
 
@@ -129,6 +132,15 @@ def test_manifest_comes_after_all_it_names(points: Any) -> None:
     for folder in ("t.0.sbm.partial", "t.1.sbm.partial"):
         made = [n for kind, n in points["shards"] if kind == "create" and n.startswith(folder)]
         assert [name.endswith("manifest.json.tmp") for name in made] == [*[False] * 4, True]
+
+
+@pytest.mark.process
+def test_older_shards_stay_until_the_new_ones_are_durable(points: Any) -> None:
+    mine = points["again"]
+    # The manifest of the whole store: from then on the shards are the new ones.
+    done = next(k for k, (kind, n) in enumerate(mine) if kind == "unlink" and "manifest" in n)
+    folder = mine[done][1].rpartition("/")[0]
+    assert mine[done + 1] == ("sync folder", folder)
 
 
 @pytest.mark.process

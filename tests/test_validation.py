@@ -372,3 +372,14 @@ def test_rows_without_features_are_not_held_out():
     out = held_out(X)
     assert 0 < out[::2].sum() < 25
     assert not out[1::2].any()
+
+
+def test_columns_that_a_validation_table_lacks_are_named_once(tmp_path: Path) -> None:
+    train, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    rows = [(k % 7, k % 3, int(k % 7 > 3)) for k in range(60)]
+    train.write_text("size,age,label\n" + "".join(f"{s},{a},{y}\n" for s, a, y in rows))
+    other.write_text("size,label\n" + "".join(f"{s},{y}\n" for s, _, y in rows))
+    progress, settings = Passes(), {**SLOW, "tol": 1e-12, "max_passes": 2, "validate": str(other)}
+    sbm.train(train, tmp_path / "m.model", settings, progress=progress)
+    (note,) = [text for text in progress.stages if text.startswith(f"{other}: ")]
+    assert "age" in note

@@ -790,7 +790,7 @@ def report(terminal: Terminal, runs: tuple[Path, ...], **options: Any) -> None:
 )  # fmt: skip
 @click.option(
     "--format", type=Choice(["liblinear", "npz", "json", "sbm"]),
-    help="Format of the file.  [default: by its ending, else liblinear]",
+    help="Format of the file.  [default: by its ending]",
 )  # fmt: skip
 @click.option("--prune", type=float, metavar="T", help="Drop weights from -T to T.")
 @click.option(

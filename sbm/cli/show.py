@@ -151,6 +151,8 @@ def _in_words(name: str, value: Any) -> str:
         rows = sum(source["rows"] for source in value)
         last = max(source["expired"] for source in value)
         return f"{count(len(value), 'source')} of {count(rows, 'row')}, the last {last}"
+    if name == "columns":
+        return _first([f"{column['name']} ({column['kind']})" for column in value])
     if name == "shard":
         here = ", ".join(map(str, value["here"]))
         return (

@@ -24,7 +24,7 @@ from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import NameTable
 from sbm.plain import dataclass
 from sbm.rows import Rows
-from sbm.store.blocks import BlockStore, BlockWriter, kept_generations
+from sbm.store.blocks import CHUNK_NNZ, CHUNK_ROWS, BlockStore, BlockWriter, kept_generations
 from sbm.store.decoded import DecodedChunks
 
 # Chosen so that a block, the next block and the cache fit in the default --mem of training.
@@ -224,12 +224,8 @@ class Dealer:
         self._largest = largest
         self.ids, self.labels = ids, labels
         self._pool = pool
-        width = 4 + np.dtype(options.dtype).itemsize
-        size = batch_bytes(options.mem)
-        self._capacity = size // width
-        self._row_capacity = size // 64
         self._dtype = options.dtype
-        self._batches = [self._new_batch() for _ in range(2)]
+        self._batches = list[_Batch]()
         self.writer: BlockWriter | None = None
         self._deals: Deal | None = None
         self.batches: list[int] = []
@@ -249,6 +245,17 @@ class Dealer:
         if self.writer is None:
             self._open(text_share)
         self._gather(text)
+
+    def _make_batches(self, n_blocks: int) -> None:
+        """Make two batches that are dealt as about one chunk for each block, if memory allows.
+
+        Larger ones would not stay in the processor's cache until they are dealt. A block gets an
+        equal number of rows, so its nonzeros may be some more.
+        """
+        size, width = batch_bytes(self._options.mem), 4 + np.dtype(self._dtype).itemsize
+        self._capacity = min(size // width, n_blocks * CHUNK_NNZ * 7 // 8)
+        self._row_capacity = min(size // 64, n_blocks * CHUNK_ROWS * 7 // 8)
+        self._batches = [self._new_batch() for _ in range(2)]
 
     def _new_batch(self) -> _Batch:
         return _Batch.of(self._row_capacity, self._capacity, self._dtype)
@@ -306,6 +313,7 @@ class Dealer:
             self._folder, self._first, n, options.level, self._decoded, self._is_kept
         )
         self._deals = Deal(options.seed, self._first, n, options.shuffle)
+        self._make_batches(n)
 
     def _deal(self) -> None:
         """Deal the batch."""

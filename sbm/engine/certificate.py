@@ -111,10 +111,13 @@ def certify_each(
         `replace_weights`.
     """
     active = engine.active
-    certifiers = {
-        one.number: Certifier(one.solver.problem, one.solver.W, one.solver.W_seen, beyond)
-        for one in active
-    }
+    if engine.plan.is_lean:
+        _rebuild_weights(engine)
+    certifiers = {}
+    for one in active:
+        solver = one.solver
+        into = None if solver.is_lean else solver.W_seen
+        certifiers[one.number] = Certifier(solver.problem, solver.W, into, beyond)
 
     def add(visit: Visit, group: Group) -> None:
         group.evaluate(visit.rows, visit.folds)
@@ -126,7 +129,10 @@ def certify_each(
             if mine is not None:
                 places = np.flatnonzero(mine)
                 rows, alpha = rows.take(places), alpha.take(places)
-            certifiers[learner.number].add(rows, alpha)
+            if engine.plan.is_whole and len(active) == 1:
+                certifiers[learner.number].add_halves(rows, alpha, engine.team.map)
+            else:
+                certifiers[learner.number].add(rows, alpha)
 
     with engine.seconds.measure("certify"):
         for visit in visit_all(engine, "certify"):
@@ -135,6 +141,18 @@ def certify_each(
         for certifier in certifiers.values():
             certifier.add_up(engine.comm)
         return {k: (one.finish(), one.W_alpha) for k, one in certifiers.items()}
+
+
+def _rebuild_weights(engine: Engine) -> None:
+    """Compute the weights of the alphas in place of W, so that no second array is needed."""
+    for learner in engine.active:
+        learner.solver.W[:] = 0.0
+
+    with engine.seconds.measure("certify"):
+        for visit in visit_all(engine, "weights"):
+            for learner in engine.active:
+                W, alpha = learner.solver.W, visit.own[learner.number].alpha
+                learner.solver.problem.certify(visit.rows, alpha, W, W)  # its sums mean nothing
 
 
 def replace_weights(engine: Engine, found: Found) -> None:

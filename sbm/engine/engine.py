@@ -49,6 +49,7 @@ from sbm.solver.problem import AnyProblem
 from sbm.solver.proximal import Proximal
 from sbm.solver.step import Solver, Step, Totals
 from sbm.solver.variables import DenseSet, ListPool
+from sbm.solver.whole import WholeSet
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -180,6 +181,8 @@ class Engine:
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
+        # The alphas of a single part stay in memory, like its rows.
+        self._holds = plan.is_whole and self.comm.size == 1 and not problems[0].listed
         self.staying = plan.staying(self.own) if staying is None else list(staying)
         is_whole = len(self.staying) == len(self.own)  # nothing is read again
         self._cache_nnz = plan.cache_nnz // n
@@ -204,13 +207,24 @@ class Engine:
         self.marks: dict[int, npt.NDArray[np.bool_]] = {}
         self.marked: list[int] | None = None
         self.last_pass = options.max_passes
-        self._alphas = [[no_alphas(plan.block_rows, p.listed) for p in problems] for _ in range(2)]
+        self._alphas = [self._alpha_room(problems) for _ in range(2)]
         self._fold_room = np.empty((2, plan.block_rows if held_out else 0), np.uint8)
+
+    def _alpha_room(self, problems: Sequence[AnyProblem]) -> list[Alphas]:
+        """Return room for the alphas of a block; that of the learners themselves if they stay."""
+        if not self._holds:
+            return [no_alphas(self.plan.block_rows, problem.listed) for problem in problems]
+        working = [learner.solver.working for learner in self.learners]
+        return [one.every for one in working if isinstance(one, WholeSet)]
 
     def _solver(self, k: int, n: int, problem: AnyProblem) -> Solver:
         """Create the solver of the k-th of n problems."""
-        plan, options = self.plan, self._options
+        plan = self.plan
         rows = plan.cache_rows // n
+        if self._holds:
+            arena = self.reader.arena
+            whole = WholeSet(arena, plan.block_rows, self._y_dtype, self._weighted)
+            return self._solver_of(k, n, problem, whole)
         alpha: DenseSet | ListPool = DenseSet(plan.block_rows + rows)
         if problem.listed:
             variables = min(plan.row_variables, problem.n_outputs)
@@ -223,10 +237,14 @@ class Engine:
             arena, alpha, rows, self._cache_nnz, self._y_dtype, base, self._weighted, decoded,
             self.comm.size > 1,
         )  # fmt: skip
+        return self._solver_of(k, n, problem, working)
+
+    def _solver_of(self, k: int, n: int, problem: AnyProblem, working: WorkingSet) -> Solver:
+        options = self._options
         W = np.zeros((self.store.n_features + (problem.bias > 0), problem.n_outputs))
         solver = Solver(
             problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
-            spread=self.team.map if n == 1 else map,
+            spread=self.team.map if n == 1 else map, is_lean=self.plan.is_lean,
         )  # fmt: skip
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)
@@ -364,7 +382,7 @@ class Engine:
         self.seconds.disk = self.reader.disk_seconds
         self.seconds.load += loaded.load_seconds
         self.seconds.wait += loaded.wait_seconds
-        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self._screens
+        coming, is_full = loaded.coming, now.number % FULL_PASS == 0 or not self.screens
         if self.coming is coming:  # nothing is read ahead
             self.coming = None
         parts, is_whole = (coming.block, loaded.result, coming.folds), self.plan.is_whole
@@ -460,6 +478,9 @@ class Engine:
         free = {}
         for k, step in steps.items():
             evicted = step.evicted
+            if self._holds and isinstance(step.alpha, Dense):
+                free[k] = self.run.hold(self.home(k, block.parts[0]), step.alpha)
+                continue
             free[k] = self.store_alpha(k, block, step.alpha)
             self.run.add_evicted(evicted.home + self.home(k, 0), evicted.row, evicted.alpha)
         return free
@@ -494,13 +515,14 @@ class Engine:
         return [learner for learner in self.learners if learner.is_active]
 
     @property
-    def _screens(self) -> bool:
+    def screens(self) -> bool:
+        """Whether rows at rest are skipped."""
         return self._options.screens and self.learners[0].solver.problem.loss.rests
 
     def _prepare(self, parts: Sequence[int], slot: int) -> NextBlock:
         """Prepare the next block: save the current weights and cache for its screening."""
         self.coming = coming = self.prepare_alpha(parts, slot)
-        if not self._screens:
+        if not self.screens or self.plan.is_lean:  # then `Visit.solve` screens the block
             return coming
         is_restored = self.marked == list(parts)
         marks, self.marks, self.marked = self.marks, {}, None

@@ -140,6 +140,8 @@ class Visit:
         for learner in group.learners:
             begin, own = clock(), self.own[learner.number]
             moving = own.moving(self.block, self.evicted.get(learner.number))
+            if learner.solver.is_lean and not self.is_full and learner.solver.pays_screening:
+                moving = learner.solver.screen(self.block, self.rows, own.alpha)
             learner.solver.note_screen(moving)
             if self.is_full:
                 moving = None

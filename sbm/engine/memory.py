@@ -247,6 +247,9 @@ class MemoryPlan(Budget):
         Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
     is_whole : bool
         Whether there is one part for each rank, which stays decoded.
+    is_lean : bool
+        Whether each learner has a single array of weights, so that more rows fit: a block is
+        screened when it is visited, and a certificate reads the rows twice.
     """
 
     parts: list[Part]
@@ -259,6 +262,13 @@ class MemoryPlan(Budget):
     row: int
     draws: bool = False
     is_whole: bool = False
+    is_lean: bool = False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether weights take more than blocks and cache, and not all rows stay in memory."""
+        is_large = self.items["weights"] > self.items["blocks"] + self.items["cache"]
+        return is_large and self.missing(range(len(self.parts))) > 0
 
     @cached_property
     def n_blocks(self) -> int:
@@ -344,8 +354,8 @@ class MemoryPlan(Budget):
         return room - _CHUNK_OBJECTS * sum(len(part.chunks) for part in self.parts)
 
     def decoders(self, threads: int, spare: int) -> int:
-        """Return how many chunks can be decoded in parallel with `threads`, one of them solving."""
-        return max(1, min(threads - 1, 1 + max(0, spare) // self.items["decoding"]))
+        """Return how many chunks can be decoded in parallel with `threads`."""
+        return max(1, min(threads, 1 + max(0, spare) // self.items["decoding"]))
 
 
 def plan_training(
@@ -430,7 +440,10 @@ def _plan_whole(
     sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
     nnz, rows = max(part.nnz for part in parts), max(part.rows for part in parts)
     blocks = nnz * sizes.nonzero + rows * (sizes.loaded - row)  # no second buffer
-    items = fixed.items | {"blocks": blocks, "cache": 0}
+    # One more copy, with the weights of half of the rows during a certificate.
+    more = 8 * shape.n_weights * shape.outputs[0] * (len(shape.outputs) == 1)
+    weights = fixed.items["weights"] + more
+    items = fixed.items | {"weights": weights, "blocks": blocks, "cache": 0}
     plan = MemoryPlan(
         fixed.mem, fixed.task, items, parts, rows, nnz, 0, 0, variables, sizes.nonzero, row,
         is_whole=True,

@@ -33,7 +33,9 @@ __all__ = [
 
 VISITS = 24
 WARM_VISITS = 6
-RANK_ROUNDS = 2
+# Of each pass of several ranks; and of the first one of a single part, if rows at rest are skipped:
+# 6 take a fifth more visits to the same gap.
+FEW_ROUNDS = 2
 MARGIN = 1.2  # safety factor on what is expected of passes that are planned
 LATE = 6  # number of last gaps that the rate is fitted to
 SLOWEST = 0.99  # the gap is assumed to shrink at least this fast per pass
@@ -95,6 +97,7 @@ def choose_rounds(
     warm: bool = False,
     processes: int = 1,
     whole: int | None = None,
+    screens: bool = False,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -114,19 +117,24 @@ def choose_rounds(
     warm : bool
         Whether the alphas come from an earlier training at the same cost.
     processes : int
-        Number of ranks that add up their steps. With more than one: `RANK_ROUNDS`.
+        Number of ranks that add up their steps. With more than one: `FEW_ROUNDS`.
     whole : int, optional
         If one part has all rows, its nonzeros times outputs. Its rounds end at the tolerance; their
         number only bounds a pass to a few seconds, because a training can stop only between passes.
+    screens : bool
+        Whether rows at rest are skipped. Then the first pass of one part is short, because most
+        rows may rest after it.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
         return numbers[min(len(before), len(numbers) - 1)]
     if whole is not None:
         rounds = min(MOST_WHOLE_ROUNDS, max(1, WHOLE_WORK // max(1, whole)))
+        if screens and not (before or warm or listed):
+            return min(rounds, FEW_ROUNDS)
         return int(rounds * GROWTH ** max(0, len(before) - FEW_PASSES))
     if processes > 1:
-        return RANK_ROUNDS
+        return FEW_ROUNDS
     rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))

@@ -247,6 +247,7 @@ def make_model(
     weights: Sequence[npt.NDArray[np.float64]] | WindowedWeights,
     report: dict[str, Any],
     classes: slice = slice(None),
+    in_place: bool = False,
 ) -> Model:
     """Create the model of a training; its content does not depend on timing.
 
@@ -261,6 +262,8 @@ def make_model(
         Report of the training.
     classes : slice
         Class codes of the model.
+    in_place : bool
+        Whether the columns of a single array of weights are sorted in place.
 
     Returns
     -------
@@ -293,7 +296,7 @@ def make_model(
         if store.scales is not None and not all(np.isfinite(W).all() for W in weights):
             raise DataError(TOO_LARGE)
     ids = store.read_feature_ids()
-    model = assemble_model(ids, store, settings, problems, weights, facts, classes)
+    model = assemble_model(ids, store, settings, problems, weights, facts, classes, in_place)
     model.names = store.read_names()
     return model
 
@@ -306,6 +309,7 @@ def assemble_model(
     weights: Sequence[npt.NDArray[np.float64]] | WindowedWeights,
     facts: dict[str, Any],
     classes: slice = slice(None),
+    in_place: bool = False,
 ) -> Model:
     """Create a model from weights, feature ids and labels.
 
@@ -324,6 +328,8 @@ def assemble_model(
         Further entries of `Model.info`.
     classes : slice
         Class codes of the weights.
+    in_place : bool
+        See `make_model`.
 
     Returns
     -------
@@ -336,7 +342,7 @@ def assemble_model(
     if isinstance(weights, WindowedWeights):
         W, bias_weights = weights.first(n), weights.row(n) if bias else np.zeros(len(codes))
     else:
-        W = by_label(weights, [code - known.start for code in codes])
+        W = by_label(weights, [code - known.start for code in codes], in_place)
         bias_weights = W[n] if bias else np.zeros(W.shape[1])
         W = W[:n]
     if len(codes) == 1 and isinstance(problem, Problem) and problem.positive != codes[0]:
@@ -404,7 +410,7 @@ def label_places(problem: AnyProblem, rows: Labelled) -> npt.NDArray[np.intp]:
 
 
 def by_label(
-    weights: Sequence[npt.NDArray[np.float64]], codes: Sequence[int]
+    weights: Sequence[npt.NDArray[np.float64]], codes: Sequence[int], in_place: bool = False
 ) -> npt.NDArray[np.float64]:
     """Sort the columns of several arrays by label.
 
@@ -414,6 +420,8 @@ def by_label(
         Weights or decision values of each problem, by class code.
     codes : sequence of int
         Class codes in the order of the model's labels; see `model_codes`.
+    in_place : bool
+        Whether a single array is sorted in place.
 
     Returns
     -------
@@ -421,6 +429,10 @@ def by_label(
         A single column is returned unchanged.
     """
     if weights[0].shape[1] == 1 and len(weights) == 1:
+        return weights[0]
+    if in_place and len(weights) == 1:
+        for part in np.array_split(weights[0], 1 + len(weights[0]) // 16384):
+            part[:] = part[:, codes]
         return weights[0]
     place = np.empty(len(codes), np.intp)  # class code -> column
     place[list(codes)] = np.arange(len(codes))

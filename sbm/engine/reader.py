@@ -141,7 +141,8 @@ class BlockReader:
         first = self.decoded + caches
         self._offsets = (first, first + plan.block_nnz)
         # Does not affect the result.
-        self._decoders = plan.decoders(threads, plan.left - plan.decoded_bytes(staying))
+        solving = 0 if plan.is_whole else 1  # the solver waits for the screen of a single part
+        self._decoders = plan.decoders(threads - solving, plan.left - plan.decoded_bytes(staying))
         self.pool = loading_thread(threads)
         self.bytes_read, self.disk_before = 0, 0.0
         self.failure: Exception | None = None
@@ -197,12 +198,15 @@ class BlockReader:
                 with self._noting_failure():
                     begin(block, coming)
                     places = list(self._places(block, slot))
-                    todo = list[tuple[Chunk, Rows, int, int]]()
+                    todo, seen = list[tuple[Chunk, Rows, int, int]](), list[tuple[int, Rows]]()
                     for place, first in places:
-                        if place.is_decoded and look is not None:
-                            look(coming, first, place.rows)
-                        elif not place.is_decoded:
+                        if not place.is_decoded:
                             todo += place.chunks(first)
+                        elif look is not None:
+                            seen += [(at, rows) for _, rows, at, _ in place.chunks(first)]
+                    if look is not None:
+                        for _ in spread(lambda task: look(coming, *task), seen):
+                            pass
                     with self._held_back(chunk for chunk, *_ in todo):
                         for _ in spread(lambda task: decode(*task), todo):
                             pass

@@ -102,6 +102,7 @@ FORMATS = {
         _table("feather", ".feather", ".arrow", ".ipc", opener=_open_arrow, is_stream=False),
     )
 }
+ENDINGS = tuple(ending for row in FORMATS.values() for ending in row.endings)
 # Rows in memory.
 _IN_MEMORY = {
     "chunks": Format("chunks", (), read=_later("matrices.read_chunks")),

@@ -228,3 +228,4 @@ _OPENERS: dict[str, Callable[[Read, int], Iterator[bytes]]] = {
     ".xz": _xz,
     ".zst": _zstd,
 }
+PACKED = tuple(_OPENERS)  # endings of compressed files

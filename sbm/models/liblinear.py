@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import StoreError
-from sbm.models.model import READERS, Model, parts
+from sbm.models.model import READERS, Model, has_runs, parts, row_texts
 from sbm.store.files import reading, write_atomically
 from sbm.units import format_number, shorten
 
@@ -466,11 +466,17 @@ def _columns(model: Model, solver: str, W: Weights) -> Weights:
     return np.hstack([W, 0.0 - W]) if solver == "MCSVM_CS" else W
 
 
+def _numbers(values: list[float]) -> list[str]:
+    return (("%.17g \n" * len(values)) % tuple(values)).split("\n")
+
+
 def _text(head: str, model: Model, solver: str, n_features: int) -> Iterator[bytes]:
     """Yield the file in pieces of bounded size."""
 
     def lines(W: Weights) -> bytes:
         W = _columns(model, solver, W)
+        if has_runs(W):
+            return "\n".join([*row_texts(W, "0 ", _numbers), ""]).encode()
         text: str = ("%.17g " * W.shape[1] + "\n") * len(W)
         return (text % tuple(W.reshape(-1).tolist())).encode()
 

@@ -1,5 +1,6 @@
 """A trained model: weights by feature id, and its certificate."""
 
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,6 +49,38 @@ def parts(n: int, n_outputs: int) -> Iterator[slice]:
     step = max(1, _PART // max(1, n_outputs))
     for begin in range(0, n, step):
         yield slice(begin, min(begin + step, n))
+
+
+def has_runs(W: npt.NDArray[np.float64]) -> bool:
+    """Return whether `row_texts` is faster than to write every number."""
+    return bool(8 * np.count_nonzero(W) < W.size)
+
+
+def row_texts(
+    W: npt.NDArray[np.float64], zero: str, write: Callable[[list[float]], list[str]]
+) -> Iterator[str]:
+    """Yield the numbers of each row as text; runs of zeros are copied, not written.
+
+    Parameters
+    ----------
+    W : ndarray, shape (n, n_outputs), float64
+    zero : str
+        Text of a zero, with what follows each number.
+    write : callable
+        Returns the texts of other numbers.
+    """
+    is_other = np.ascontiguousarray(W).view(np.int64) != 0  # -0.0 has a sign
+    rows, columns = np.nonzero(is_other)
+    texts, n = write(W[is_other].tolist()), W.shape[1]
+    ends = np.searchsorted(rows, np.arange(len(W) + 1)).tolist()
+    is_first = np.diff(rows, prepend=-1) > 0
+    before = np.where(is_first, -1, np.concatenate([[-1], columns[:-1]]))
+    runs = ((columns - before - 1) * len(zero)).tolist()
+    zeros, places = zero * n, columns.tolist()
+    for a, b in itertools.pairwise(ends):
+        pieces = [part for k in range(a, b) for part in (zeros[: runs[k]], texts[k])]
+        last = places[b - 1] if b > a else -1
+        yield "".join(pieces) + zeros[: (n - 1 - last) * len(zero)]
 
 
 def check_output(path: Path) -> None:

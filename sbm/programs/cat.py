@@ -10,9 +10,10 @@ import numpy.typing as npt
 from sbm.dataset.batches import text_order
 from sbm.engine.kernels import LINES, STORE, prepare, types_of_dtype
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, require_path
-from sbm.inputs.formats import ARROW, format_of
+from sbm.errors import SettingsError, refuse_endings, require_ending, require_path
+from sbm.inputs.formats import ARROW, ENDINGS, format_of
 from sbm.inputs.lines import number_lines
+from sbm.inputs.packed import PACKED
 from sbm.inputs.records import SparseRows, write_rows
 from sbm.programs.predict import opened
 from sbm.rows import Arena
@@ -69,6 +70,9 @@ def cat(
     require_path(store, "the store")
     for path in (output, *([] if names is None else [names])):
         require_path(path, "the output")
+        refuse_endings(path, PACKED, "choose a name without it")
+    if format is None:
+        require_ending(output, ENDINGS, "use .svm, .txt, .parquet or .feather, or give --format")
     wanted = format_of(str(output)).name
     format = (wanted if wanted in FORMATS else "libsvm") if format is None else format  # noqa: A001
     refuse_unknown("format", format, FORMATS)
@@ -132,9 +136,9 @@ def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
             begin = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
             chosen = order[first:last]
-            lengths = np.empty(len(chosen), np.int32)
+            lengths = rows.lengths[chosen]
             own = Arena.of(int(ends[min(last, n) - 1] - begin), store.value_type)
-            given = rows.starts, rows.lengths, rows.indices, rows.values
+            given = rows.starts, rows.indices, rows.values
             gather_rows(*given, chosen, lengths, own.indices, own.values)
             y: npt.NDArray[Any] = np.asarray(rows.y[chosen], np.float64)
             yield SparseRows(

@@ -12,7 +12,7 @@ from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.dataset.sources import find_sources
 from sbm.engine.kernels import TABLES, prepare
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, require_path
+from sbm.errors import DataError, require_ending, require_path
 from sbm.inputs.columns.infer import SAMPLE
 from sbm.inputs.columns.kinds import looks_like_a_value, to_toml
 from sbm.inputs.formats import fit_headers, is_table, read_pieces
@@ -55,7 +55,12 @@ def columns(
     ------
     DataError
         The input is invalid, or not a table.
+    SettingsError
+        The output has another ending than ``.toml``.
     """
+    if output is not None:
+        require_path(output, "the output")
+        require_ending(output, (".toml",), "use .toml")
     how, progress = ReadOptions.of(reading), Progress.of(progress)
     options = replace(how.input_options(1 << 30), labels=None)
     with remote_terms(remote_timeout, progress.stage):
@@ -87,7 +92,6 @@ def columns(
         for one in found
     )
     if output is not None:
-        require_path(output, "the output")
         with open_atomically(Path(output)) as file:
             file.write(toml.encode())
     return {

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from sbm.dataset.batches import require_input
 from sbm.engine.progress import Progress
-from sbm.errors import SettingsError, StoreError, require_path
+from sbm.errors import SettingsError, StoreError, require_ending, require_path
 from sbm.inputs.urls import remote_terms
 from sbm.models.liblinear import load_model, write_model
-from sbm.models.model import Model, parts
+from sbm.models.model import Model, has_runs, parts, row_texts
 from sbm.models.weights import SparseWeights
 from sbm.programs.predict import is_same_file, predict
 from sbm.settings import refuse_unknown
@@ -42,7 +42,8 @@ def export(
     output : str or Path, optional
         Default: the model's name with the ending of the format.
     format : {"liblinear", "npz", "json", "sbm"}, optional
-        See `FORMATS`. Default: as the ending of `output` says, else that of LIBLINEAR.
+        See `FORMATS`. Default: as the ending of `output` says; that of LIBLINEAR for ``.model``,
+        ``.txt`` and no ending.
     prune : float, optional
         Drop weights with at most this magnitude, except those of the bias.
     test : str or Path, optional
@@ -69,17 +70,17 @@ def export(
     StoreError
         The model cannot be read, the format cannot hold it, or the output cannot be written.
     """
+    if not isinstance(model, Model):
+        require_path(model, "the model")
+    for file, what in ((output, "the output"), (test, "the test")):
+        if file is not None:
+            require_path(file, what)
     format = _format_of(output) if format is None else format  # noqa: A001
     refuse_unknown("format", format, FORMATS)
     write, ending = FORMATS[format]
     progress = Progress.of(progress)
     with remote_terms(remote_timeout, progress.stage):
         _check_options(prune, test)
-    if not isinstance(model, Model):
-        require_path(model, "the model")
-    for file, what in ((output, "the output"), (test, "the test")):
-        if file is not None:
-            require_path(file, what)
     path = None if isinstance(model, Model) else Path(model)
     output = _name_output(path, output, ending)
     _check_output(output, format, [path, test])
@@ -118,8 +119,13 @@ def _check_options(prune: float | None, test: str | Path | None) -> None:
 
 def _format_of(output: str | Path | None) -> str:
     """Return the format that the ending of an output says."""
-    name = str(output)
-    return next((key for key, (_, ending) in FORMATS.items() if name.endswith(ending)), "liblinear")
+    name = "" if output is None else str(output).lower()
+    for key, (_, ending) in FORMATS.items():
+        if name.endswith(ending):
+            return key
+    otherwise = "use .model or .txt for LIBLINEAR, .npz, .json or .sbm.model, or give --format"
+    require_ending(name, (".model", ".txt"), otherwise)
+    return "liblinear"
 
 
 def _name_output(path: Path | None, output: str | Path | None, ending: str) -> Path:
@@ -268,11 +274,19 @@ def _json_text(model: Model) -> Iterator[str]:
     before = "\n"
     for part in parts(*model.W.shape):
         W: npt.NDArray[np.float64] = model.W[part]
-        some = W[:, 0].tolist() if W.shape[1] == 1 else W.tolist()
+        some: Iterable[Any]
+        if W.shape[1] > 1 and has_runs(W):
+            some = (f"[{text[:-2]}]" for text in row_texts(W, "0.0, ", _numbers))
+        else:
+            some = W[:, 0].tolist() if W.shape[1] == 1 else W.tolist()
         ids = model.ids[part].tolist()
         yield before + ",\n".join(f'"{i}": {w}' for i, w in zip(ids, some, strict=True))
         before = ",\n"
     yield "\n}}\n"
+
+
+def _numbers(values: list[float]) -> list[str]:
+    return [f"{value}, " for value in values]
 
 
 def _names_by_id(model: Model) -> dict[str, str]:

@@ -25,7 +25,7 @@ from sbm.engine.progress import Progress
 from sbm.errors import require_number
 from sbm.methods import method_named
 from sbm.programs.training.job import Job, StartPoint, TrainOptions
-from sbm.programs.training.needs import fits, plan_of
+from sbm.programs.training.needs import fits, in_groups, plan_of
 from sbm.programs.training.newton import starts_with_newton, suits_newton
 from sbm.programs.training.ranks import WorkShare, deal_parts
 from sbm.programs.training.scales import scale_features
@@ -152,7 +152,7 @@ def _plan(
 
 def _first_task(settings: Settings, rows: BlockStore, comm: Comm, classes: slice | None) -> Task:
     """Return the task of the first pass, whose solver is not ``auto``."""
-    task = Task.of(settings, rows, comm, classes=classes)
+    task = in_groups(Task.of(settings, rows, comm, classes=classes))
     if settings.solver != "auto" or task.method != "dual" or not suits_newton(task):
         return task
     newton = Task.of(replace(settings, solver="newton"), rows, comm, classes=classes)

@@ -24,11 +24,19 @@ from sbm.dataset.sources import (
 from sbm.engine.kernels import PREDICT, PREDICT_SPARSE
 from sbm.engine.machine import return_freed_memory, usable_threads
 from sbm.engine.progress import Progress
-from sbm.errors import DataError, SettingsError, StoreError, require_number, require_path
+from sbm.errors import (
+    DataError,
+    SettingsError,
+    StoreError,
+    refuse_endings,
+    require_number,
+    require_path,
+)
 from sbm.inputs.formats import is_table
 from sbm.inputs.idtable import IdTable
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.options import Naming
+from sbm.inputs.packed import PACKED
 from sbm.inputs.parsing import LARGEST_ID
 from sbm.inputs.text import Source
 from sbm.inputs.urls import remote_terms
@@ -43,6 +51,8 @@ from sbm.settings import option_name
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 
+# Endings of other formats, which predictions do not have.
+_NOT_WRITTEN = (*PACKED, ".arrow", ".feather", ".ipc", ".json", ".jsonl", ".npz")
 LARGEST_WINDOW = 128 << 20  # bytes for decompression: zstd --long, xz -9
 
 
@@ -324,6 +334,8 @@ def _check_outputs(
         from sbm.programs.reporting.picture import check_confusion
 
         check_confusion(confusion)
+    if output is not None:
+        refuse_endings(output, _NOT_WRITTEN, "use .txt, .csv, .tsv or .parquet")
     outputs = [*confusion] if output is None or _is_stdout(output) else [output, *confusion]
     for path in inputs:
         for out in outputs:

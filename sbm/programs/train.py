@@ -271,7 +271,7 @@ def _finish(
         if job.comm.rank == 0:
             model = make_model(
                 job.store, job.asked, job.task.share.every, every, report,
-                job.classes or slice(None),
+                job.classes or slice(None), in_place=job.plan.is_lean,
             )  # fmt: skip
             model.info["calibration"] = calibration
             if "names" not in model.info and (found := frequencies_of(job.store)) is not None:

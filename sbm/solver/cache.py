@@ -185,6 +185,10 @@ class WorkingSet:
         self.rest[self.n_cached : self.n] = 0
         return int(cached)
 
+    def wake(self) -> None:
+        """Let all rows be visited in the first round of a step."""
+        self.rest[: self.n] = 0
+
     def select(
         self,
         rank: npt.NDArray[np.float32],

@@ -21,7 +21,14 @@ from sbm.errors import DataError
 from sbm.fields import Table, is_count, is_number
 from sbm.plain import dataclass
 from sbm.rows import Rows
-from sbm.solver.problem import EPSILON, TOO_LARGE, AnyProblem, Problem, squared_norm
+from sbm.solver.problem import (
+    EPSILON,
+    TOO_LARGE,
+    AnyProblem,
+    Problem,
+    Spread,
+    squared_norm,
+)
 
 __all__ = [
     "MOST_DRIFT", "SUPPORT", "Certificate", "Certifier", "GapWatch", "proven", "ray", "relative",
@@ -152,8 +159,8 @@ class Certifier:
     ----------
     problem : Problem, MultiProblem or OneClass
     W : ndarray, shape (n_weights, n_outputs), float64
-    W_alpha : ndarray, like W
-        Overwritten with the weights W(α) of the alphas.
+    W_alpha : ndarray, like W, or None
+        Overwritten with the weights W(α) of the alphas. None if W is W(α).
     beyond : float
         Tolerance of the counts, such as `SUPPORT`; 0 for alphas that rest exactly at bounds.
 
@@ -169,20 +176,44 @@ class Certifier:
         self,
         problem: AnyProblem,
         W: npt.NDArray[np.float64],
-        W_alpha: npt.NDArray[np.float64],
+        W_alpha: npt.NDArray[np.float64] | None,
         beyond: float = 0.0,
     ) -> None:
         self._problem = problem
         self._beyond, self._counts = beyond, np.zeros(2)
         self._W = W
-        self.W_alpha = W_alpha
-        W_alpha[:] = 0.0
-        self.arrays = [W_alpha, *problem.start_certificate(W)]
+        self.W_alpha = W if W_alpha is None else W_alpha
+        self._into = np.empty((0, W.shape[1])) if W_alpha is None else W_alpha
+        self._into[:] = 0.0
+        self.arrays = [self._into, *problem.start_certificate(W)]
         self.sums: list[npt.NDArray[np.float64]] = []
 
     def add(self, rows: Rows, alpha: Alphas) -> None:
         """Add a block; over all calls, every row of the data must be added exactly once."""
-        self.sums.append(self._problem.certify(rows, alpha, self._W, self.W_alpha))
+        self.sums.append(self._problem.certify(rows, alpha, self._W, self._into))
+        self.count(rows, alpha)
+
+    def add_halves(self, rows: Rows, alpha: Alphas, spread: Spread) -> None:
+        """Add a block as two halves at the same time; see `add`.
+
+        Parameters
+        ----------
+        spread : callable
+            Like the builtin `map`; calls may run in several threads.
+        """
+        if len(self.arrays) > 1:  # all rows add to them
+            self.add(rows, alpha)
+            return
+        half, room = len(rows) // 2, np.zeros_like(self.W_alpha)
+        tasks = [(0, half, self.W_alpha), (half, len(rows) - half, room)]
+
+        def certify(task: tuple[int, int, npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+            first, n, W_alpha = task
+            mine, theirs = rows.part(first, n), alpha.part(first, n)
+            return self._problem.certify(mine, theirs, self._W, W_alpha)
+
+        self.sums += spread(certify, tasks)
+        self.W_alpha += room
         self.count(rows, alpha)
 
     def count(self, rows: Rows, alpha: Alphas) -> None:

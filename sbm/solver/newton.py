@@ -468,16 +468,16 @@ class WideNewton(SmoothNewton):
     Parameters
     ----------
     given : Given
-    pause : callable
-        Called after each visit of all rows; may raise an exception.
+    is_late : callable
+        Called after each visit of all rows: whether to end the step. May raise an exception.
     """
 
     name = "conjugate gradients"
     is_new = False  # the optimum of a few rows is far from that of all
 
-    def __init__(self, given: Given, pause: Callable[[], None]) -> None:
+    def __init__(self, given: Given, is_late: Callable[[], bool]) -> None:
         super().__init__(given, searches=True)
-        self._pause = pause
+        self._is_late = is_late
         self._inverse = Preconditioner(self.sums, self.ridge)
         self._curvatures: list[list[Floats]] = []
 
@@ -505,16 +505,16 @@ class WideNewton(SmoothNewton):
 
         def product(way: Floats) -> Floats:
             along = self.sums.multiply(rows, curvatures, way, self._slopes)
-            self._pause()
             along += self.ridge * way
             return along
 
         def is_enough(number: int, step: Floats, r: Floats, size: float) -> bool:
             nonlocal gained, Q
+            is_late = self._is_late()
             gained, Q = Q, -0.5 * (inner(step, r) - inner(step, gradient))
             self.visits = number
             is_rough = _CLOSE * within < -Q and number * (gained - Q) <= -_FORCING * Q
-            return is_rough or 0.5 * inner(r, r) <= 0.1 * within or gained <= Q
+            return is_late or is_rough or 0.5 * inner(r, r) <= 0.1 * within or gained <= Q
 
         step = conjugate_gradients(product, self._inverse.times, gradient, is_enough)
         self._inverse.clear()

@@ -674,8 +674,8 @@ class MultiProblem(_Separable):
 
     @property
     def _width(self) -> int:
-        """Length of scratch with an entry per class: above their number, a multiple of 16."""
-        return (self.n_outputs // 16 + 1) * 16
+        """Length of scratch with an entry per class: above their number, a multiple of 8."""
+        return (self.n_outputs // 8 + 1) * 8
 
     def solve(self, work: VisitedRows, W: Weights, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit a working set in rounds; see `Problem.solve`.

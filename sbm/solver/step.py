@@ -160,7 +160,9 @@ class Solver:
     proximal : Proximal or None
         Keeps W near a centre; during a pass, W and the rows are then in its units.
     W_seen : ndarray, like W
-        W at the last `look_ahead`; free for other uses between passes.
+        W at the last `look_ahead`; free for other uses between passes. Empty if `is_lean`.
+    is_lean : bool
+        Whether W is the only array of its size, so that blocks are screened by `screen`.
     rest_share : float
         Share of the rows of the last screened block that were at rest.
     unscreened : int
@@ -177,6 +179,7 @@ class Solver:
         policy: str = "gradient",
         seed: int = 0,
         spread: Spread = map,
+        is_lean: bool = False,
     ) -> None:
         self.problem = problem
         self.W = W
@@ -186,7 +189,8 @@ class Solver:
         self.proximal: Proximal | None = None
         self.stop = 0.0
         self.spread = spread
-        self.W_seen = np.empty_like(W)
+        self.is_lean = is_lean
+        self.W_seen = np.empty((0 if is_lean else len(W), W.shape[1]))
         self.dual_sum = 0.0
         self.rest_share, self.unscreened = 1.0, 0
         if policy == "gradient" and not problem.loss.rests:
@@ -195,7 +199,7 @@ class Solver:
         self._random = np.random.default_rng(np.random.SeedSequence([seed, 1]))
         first = self._random.integers(1, 2**63, dtype=np.uint64)
         self._state = np.array([first], np.uint64)  # of the kernels' random generator, never 0
-        capacity = len(working.starts)
+        capacity = len(working.rest)
         self._awake = np.empty(capacity + CHUNK, np.int32)
 
     @property
@@ -235,6 +239,8 @@ class Solver:
         """
         if self.proximal is not None:  # its passes have so many rounds that it always pays
             return True
+        if self.dual_sum <= 0.0:  # nothing rests before the first step
+            return False
         saves = self.rest_share * self.rounds
         return saves >= LEAST_SAVING or self.unscreened >= SCREEN_AGAIN - 1
 
@@ -242,7 +248,7 @@ class Solver:
         """Note which rows of a block will be visited, by its screen; None if there was none."""
         if moving is None:
             self.unscreened += 1
-        elif self.dual_sum > 0.0:  # nothing rests before the first step
+        elif self.dual_sum > 0.0:
             visited = np.count_nonzero(moving) / max(1, len(moving))
             self.rest_share, self.unscreened = 1.0 - visited, 0
 
@@ -264,6 +270,19 @@ class Solver:
         # Cached rows may leave the cache during the step, so their spilled alphas are outdated.
         self.working.mark_cached(block, moving)
         return Screen(self.problem, self.W_seen, moving)
+
+    def screen(self, block: Block, rows: Rows, alpha: Alphas) -> npt.NDArray[np.bool_]:
+        """Return which rows of a loaded block to visit, at the current W."""
+        moving = np.zeros(len(block), np.bool_)
+        self.working.mark_cached(block, moving)
+        screen, piece = Screen(self.problem, self.W, moving), CHUNK * CHUNK
+
+        def look(first: int) -> None:
+            n = min(piece, len(rows) - first)
+            screen.add(first, rows.part(first, n), alpha.part(first, n))
+
+        list(self.spread(look, range(0, len(rows), piece)))
+        return moving
 
     def step(
         self,
@@ -301,7 +320,7 @@ class Solver:
             self.spread, self.stop, self.dual_sum,
         )  # fmt: skip
         if self.together is None:
-            working.rest[:n] = 0
+            working.wake()
             stats = self.problem.solve(working, self.W, how)
             self.dual_sum += float(stats[0])
         else:
@@ -311,8 +330,9 @@ class Solver:
         totals = Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached
-        share = working.cache_rows / max(1, n)
-        rank = self._rank(working.score[:n], self._random, share)
+        rank = working.score[:n]
+        if working.cache_rows:
+            rank = self._rank(rank, self._random, working.cache_rows / max(1, n))
         keep = working.select(rank, self._is_free)
         evicted = working.compact(keep, block, alpha)
         return Step(alpha, evicted, totals)

@@ -178,34 +178,35 @@ class BlockWriter:
 
     def _write(self, rows: Rows, deal: Sequence[npt.NDArray[np.int64]], blocks: range) -> None:
         for block in blocks:
-            for chosen in _cut(deal[block], rows.lengths):
+            for chosen, lengths in _cut(deal[block], rows.lengths):
                 number, labels = len(self._chunks[block]), _labels_to_store(rows.y[chosen])
                 if rows.weights is not None:
                     labels["weights"] = rows.weights[chosen]
                 chunk = None
                 if self._decoded is not None and block < self.n_held:
-                    chunk = self._decoded.gather(block, number, rows, chosen, labels)
+                    chunk = self._decoded.gather(block, number, rows, chosen, lengths, labels)
                 is_held = chunk is not None
-                chunk = chunk or self._gather(rows, chosen, labels)
+                chunk = chunk or self._gather(rows, chosen, lengths, labels)
                 size = (len(chosen), len(chunk.indices))
                 place = (0, 0, 0)
                 if self.is_kept or not is_held:
                     place = self._encode(block, chunk)
                 self._chunks[block].append((*place[:2], *size, place[2]))
                 if not is_held:
-                    self._buffers.give_back(chunk.lengths, chunk.indices, chunk.values)
+                    self._buffers.give_back(chunk.indices, chunk.values)
 
     def _gather(
-        self, rows: Rows, chosen: npt.NDArray[np.int64], labels: dict[str, npt.NDArray[Any]]
+        self,
+        rows: Rows,
+        chosen: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        labels: dict[str, npt.NDArray[Any]],
     ) -> DecodedChunk:
         """Copy rows to buffers, each sorted by index."""
-        nnz = int(rows.lengths[chosen].sum(dtype=np.int64))
-        lengths = self._buffers.take(len(chosen), np.int32)
+        nnz = int(lengths.sum(dtype=np.int64))
         indices = self._buffers.take(nnz, np.int32)
         values = None if rows.values is None else self._buffers.take(nnz, rows.values.dtype)
-        gather_rows(
-            rows.starts, rows.lengths, rows.indices, rows.values, chosen, lengths, indices, values
-        )
+        gather_rows(rows.starts, rows.indices, rows.values, chosen, lengths, indices, values)
         return DecodedChunk(0, lengths, labels, indices, values)
 
     def _encode(self, block: int, chunk: DecodedChunk) -> tuple[int, int, int]:
@@ -338,16 +339,20 @@ def write_generation(
 
 def _cut(
     chosen: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Cut rows into chunks far smaller than any memory bound, of at least one row each."""
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+    """Cut rows into chunks far smaller than any memory bound, of at least one row each.
+
+    Yields the rows of each chunk, and a copy of their lengths.
+    """
     chosen = np.ascontiguousarray(chosen)  # one layout: one compiled version
-    ends = np.cumsum(lengths[chosen], dtype=np.int64)
+    sizes = lengths[chosen]
+    ends = np.cumsum(sizes, dtype=np.int64)
     begin = 0
     while begin < len(chosen):
         before = ends[begin - 1] if begin else 0
         end = int(np.searchsorted(ends, before + CHUNK_NNZ, side="right"))
         end = min(max(end, begin + 1), begin + CHUNK_ROWS)
-        yield chosen[begin:end]
+        yield chosen[begin:end], sizes[begin:end].copy()
         begin = end
 
 

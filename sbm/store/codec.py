@@ -33,11 +33,10 @@ def _room(n: int, buffers: Buffers) -> tuple[Bytes, Bytes]:
 
 def gather_rows(
     starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int32],
     indices: npt.NDArray[np.int32],
     values: npt.NDArray[np.floating] | None,
     rows: npt.NDArray[np.int64],
-    out_lengths: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.int32],
     out_indices: npt.NDArray[np.int32],
     out_values: npt.NDArray[np.floating] | None,
 ) -> None:
@@ -45,24 +44,22 @@ def gather_rows(
 
     Parameters
     ----------
-    starts, lengths : ndarray, shape (n_rows,), int64 and int32
+    starts : ndarray, shape (n_rows,), int64
     indices : ndarray, int32
         Distinct within a row, in any order.
     values : ndarray, float32 or float64, or None
         None if all are 1.
-    rows : ndarray, shape (n_chosen,), int64
-    out_lengths : ndarray, shape (n_chosen,), int32, filled in place
+    rows, lengths : ndarray, shape (n_chosen,), int64, int32
+        Which rows, and the nonzeros of each.
     out_indices : ndarray, shape (nnz,), int32, filled in place
         `nnz` is the sum of the lengths of the chosen rows.
     out_values : ndarray, shape (nnz,), type of `values`, filled in place, or None
         None only if `values` is None.
     """
-    longest = int(lengths[rows].max(initial=0))
+    longest = int(lengths.max(initial=0))
     words, counts = np.empty(2 * longest, np.uint64), np.empty(256, np.int64)
     into = None if values is None else out_values
-    kernels.gather_rows(
-        starts, lengths, indices, values, rows, out_lengths, out_indices, into, words, counts
-    )
+    kernels.gather_rows(starts, indices, values, rows, lengths, out_indices, into, words, counts)
     if values is None and out_values is not None:
         out_values[:] = 1
 

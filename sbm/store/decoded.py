@@ -112,6 +112,7 @@ class DecodedChunks:
         number: int,
         rows: Rows,
         chosen: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
         labels: Mapping[str, npt.NDArray[Any]],
     ) -> DecodedChunk | None:
         """Copy rows to the end of the arena, each sorted by index; called in several threads.
@@ -124,19 +125,19 @@ class DecodedChunks:
             Key of the new chunk.
         chosen : ndarray of int64
             The rows to copy, in order.
+        lengths : ndarray of int32
+            Their lengths; kept.
         labels : dict of str to ndarray
             See `DecodedChunk`.
         """
-        lengths = np.empty(len(chosen), np.int32)
-        nnz = int(rows.lengths[chosen].sum(dtype=np.int64))
+        nnz = int(lengths.sum(dtype=np.int64))
         if (offset := self._take(nnz)) is None:
             return None
         own = slice(offset, offset + nnz)
         values = self._values[own] if self._has_values else None
         chunk = DecodedChunk(offset, lengths, labels, self._indices[own], values)
         gather_rows(
-            rows.starts, rows.lengths, rows.indices, rows.values, chosen, lengths, chunk.indices,
-            chunk.values,
+            rows.starts, rows.indices, rows.values, chosen, lengths, chunk.indices, chunk.values
         )  # fmt: skip
         with self._lock:
             self._chunks[block, number] = chunk

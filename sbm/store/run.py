@@ -119,6 +119,7 @@ class Run:
         self._evicted_files: list[list[int]] = [[] for _ in part_rows]  # sizes of their parts
         self._places: dict[int, Place] = {}  # by part, of alphas in a file; missing: all 0
         self._unwritten: dict[int, bytes] = {}  # by part, encoded
+        self._held: dict[int, Dense] = {}  # by part, in memory between checkpoints
         self._uses = Counter[str]()  # parts whose alphas are in a file
         self._unwritten_limit = unwritten_bytes
         self._committed: set[str] = set()
@@ -233,9 +234,13 @@ class Run:
         alpha = no_alphas(self._rows[part], self._lists_of is not None) if out is None else out
         with self._lock:  # another thread may write it again, and remove the file
             place, data = self._places.get(part), self._unwritten.get(part)
-            if place is not None:
+            held = self._held.get(part)
+            if place is not None and held is None:
                 data = self._read_at(place)
-        if data is None:
+        if held is not None:
+            if not np.may_share_memory(alpha.values, held.values):
+                alpha.values[:] = held.values
+        elif data is None:
             alpha.clear()
         else:
             self._decode(data, place, alpha)
@@ -351,6 +356,24 @@ class Run:
         StoreError
             If the file cannot be written.
         """
+        with self._lock:
+            self._held.pop(part, None)
+        return self._encode(part, alpha)
+
+    def hold(self, part: int, alpha: Dense) -> int:
+        """Replace the alphas of a part, which stay in the given array; checkpoints write them.
+
+        Between checkpoints the caller may change the array, and then calls this again. It stays in
+        use until `store` replaces the alphas. Returns the same as `store`.
+        """
+        with self._lock:
+            self._forget(part)
+            self._unwritten.pop(part, None)
+            self._held[part] = alpha
+        return int(kernels.count_free(alpha.values, np.array(self._resting)))
+
+    def _encode(self, part: int, alpha: Alphas) -> int:
+        """Encode the alphas of a part for the next write; see `store`."""
         arrays, free_rows = self._pack(alpha)
         # Free variables are any numbers: to compress them takes long and saves little.
         buffers = container.encode("alpha", arrays, {"resting": self._resting}, raw=["free"])
@@ -369,8 +392,10 @@ class Run:
     def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
         """Pack variables into small arrays; also count the rows with a variable not at rest."""
         values = alpha.values
-        codes, free = np.empty(len(values), np.uint8), np.empty(len(values))
-        n_free = kernels.pack(values, np.array(self._resting), codes, free)
+        resting, codes = np.array(self._resting), np.empty(len(values), np.uint8)
+        # `pack` also writes resting values, behind the free ones.
+        free = np.empty(kernels.count_free(values, resting) + 1)
+        n_free = kernels.pack(values, resting, codes, free)
         arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
         if not isinstance(alpha, Lists):
             return arrays, int(n_free)
@@ -432,7 +457,10 @@ class Run:
                 self._write_evicted()
 
     def flush(self) -> None:
-        """Merge all evicted alphas into those of their parts."""
+        """Encode the alphas that are held, and merge evicted ones into those of their parts."""
+        for part, alpha in self._held.items():
+            if part not in self._places and part not in self._unwritten:
+                self._encode(part, alpha)
         for part, evicted in enumerate(self._evicted):
             if evicted or self._evicted_files[part]:
                 self.store(part, self.load(part))

@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = Place(args.results, args.keep, args.reference, args.quick)
     failed = run(names, place, again=args.again or not groups)
     if args.results == HERE:
-        for words in (("papers.claims", HERE, "-o", HERE / "claims.md"), ("docs_tables",)):
-            run_process(script_command(*map(str, words)))
+        run_process(script_command("docs_tables"))
     return failed
 
 

@@ -2,20 +2,18 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.tools import Finished, run_process, sbm_command
+from scripts.bench.tools import Finished, run_inside, run_process, sbm_command
 
 BUDGET = (0, 3)  # exit codes of a training that may use up its passes
 
 # Arguments: text. Does what a stream does in front of its blocks, with one thread for parsing and
 # what comes behind it; a piece of text is read ahead, as always.
 READING_CHILD = """\
-import json, sys, time
 from sbm.dataset.deal import CodedText
 from sbm.engine.prefetch import loading_thread
 from sbm.store.container import Buffers
@@ -24,15 +22,12 @@ from sbm.inputs.live import Patience
 from sbm.inputs.text import PIECE, convert_sources, expand_inputs
 ids, buffers = IdTable(), Buffers(PIECE)
 sources = expand_inputs(sys.argv[1:])
-begin = time.perf_counter()
 coded = lambda parsed: CodedText.of(parsed, ids, buffers)
 options = {"ahead": 1, "patience": Patience()}
-rows = 0
-for _, text in convert_sources(sources, loading_thread(1), coded, **options):
-    text.complete(ids)
-    rows += len(text.indptr) - 1
-    text.give_back(buffers)
-print(json.dumps({"seconds": time.perf_counter() - begin, "rows": rows}))
+with measured:
+    for _, text in convert_sources(sources, loading_thread(1), coded, **options):
+        text.complete(ids)
+        text.give_back(buffers)
 """
 
 
@@ -46,16 +41,12 @@ def remove(*paths: Path) -> None:
 
 
 def option_words(options: dict[str, Any]) -> list[str]:
-    """``cache_frac=0.5`` as ``--cache-frac 0.5``."""
+    """``cache_frac=0.5`` as ``--cache-frac 0.5``; an option of None is left out."""
     words = []
     for name, value in options.items():
         if value is not None:
             words += [f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}", str(value)]
     return words
-
-
-def _remove_model(model: Path) -> None:
-    remove(model, model.with_name(model.name + ".run"))
 
 
 def split(text: Path, store: Path, **options: Any) -> Finished:
@@ -73,25 +64,18 @@ def learn(
     **options: Any,
 ) -> Finished:
     """Run ``sbm train``, ``tune`` or ``stream`` from scratch; its report is on stdout."""
-    return run_process(learn_command(command, source, model, *flags, **options), codes=codes)
-
-
-def learn_command(
-    command: str, source: Path | str, model: Path, *flags: str, **options: Any
-) -> list[str]:
-    """Command line of that; an option of None is left out."""
-    _remove_model(model)
-    return sbm_command(command, source, "-o", model, *option_words(options), *flags, "--json")
+    remove(model, model.with_name(model.name + ".run"))
+    words = sbm_command(command, source, "-o", model, *option_words(options), *flags, "--json")
+    return run_process(words, codes=codes)
 
 
 train = partial(learn, "train")
-tune = partial(learn, "tune")
 stream = partial(learn, "stream")
 
 
-def read_alone(text: Path) -> dict[str, float]:
-    """Read and parse a text and number its features, on one thread; ``seconds`` and ``rows``."""
-    return run_process([sys.executable, "-c", READING_CHILD, str(text)]).json()
+def read_alone(text: Path) -> Finished:
+    """Read and parse a text and number its features, on one thread."""
+    return run_inside(READING_CHILD, text)
 
 
 def metric_of(model: Path, test: Path, metric: str = "accuracy") -> float:

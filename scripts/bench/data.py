@@ -10,7 +10,6 @@ import numpy.typing as npt
 from scripts.bench.tools import BenchError, run_process, script_command
 
 PIECE = 4 << 20  # bytes of text parsed at a time, as in sbm split
-NEWLINE = 10
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -57,13 +56,7 @@ def labels_of(path: Path) -> Floats:
 
 
 def count_labels(text: Path) -> int:
-    """Return how many labels a text has.
-
-    Raises
-    ------
-    BenchError
-        Fewer than three.
-    """
+    """Return how many labels a text has. Raises `BenchError` if fewer than three."""
     count = len(np.unique(labels_of(text)))
     if count < 3:
         raise BenchError(f"{text.name} has {count} different labels; at least three are required")
@@ -86,38 +79,26 @@ def first_bytes(path: Path, size: int, out: Path) -> Path:
     return out
 
 
-def end_of_line(path: Path, share: float) -> tuple[int, int]:
-    """How many lines the first `share` of a file's lines are, and the byte at which they end."""
-    text = np.memmap(path, np.uint8, "r")
-    starts = range(0, len(text), PIECE)
-    counts = [int(np.count_nonzero(text[k : k + PIECE] == NEWLINE)) for k in starts]
-    wanted = int(sum(counts) * share)
-    before = [0, *itertools.accumulate(counts)]
-    piece = next(k for k in range(len(counts)) if before[k + 1] >= wanted)
-    ends = np.flatnonzero(text[starts[piece] : starts[piece] + PIECE] == NEWLINE)
-    inside = wanted - before[piece]
-    return wanted, starts[piece] + (int(ends[inside - 1]) + 1 if inside else 0)
-
-
-def cut(path: Path, begin: int, end: int, out: Path) -> Path:
-    """Copy some bytes of a file."""
-    with path.open("rb") as source, out.open("wb") as target:
-        source.seek(begin)
-        while left := end - source.tell():
-            target.write(source.read(min(left, PIECE)))
-    return out
-
-
 def hold_out(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
-    """Cut a text in two: the last `share` of the lines goes to the second file."""
-    _, middle = end_of_line(path, 1 - share)
-    size = path.stat().st_size
-    if not 0 < middle < size:
+    """Cut a text in two: the last `share` of the lines goes to the second file.
+
+    Both parts of a table have its title.
+    """
+    with path.open("rb") as lines:
+        title = lines.readline() if path.suffix == ".csv" else b""
+        count = sum(1 for _ in lines)
+    kept = int(count * (1 - share))
+    if not 0 < kept < count:
         raise BenchError(f"{path.name} has too few lines to hold some out")
-    return (
-        cut(path, 0, middle, folder / f"train-{path.name}"),
-        cut(path, middle, size, folder / f"test-{path.name}"),
-    )
+    parts = folder / f"train-{path.name}", folder / f"test-{path.name}"
+    with path.open("rb") as lines:
+        if title:
+            lines.readline()
+        for out, some in zip(parts, (kept, None), strict=True):
+            with out.open("wb") as target:
+                target.write(title)
+                target.writelines(itertools.islice(lines, some))
+    return parts
 
 
 def halves(text: Path, folder: Path) -> tuple[Path, Path, bool]:

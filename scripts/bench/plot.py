@@ -36,15 +36,7 @@ class Axes:
 
 
 def draw(report: dict[str, Any], axes: Sequence[Axes], out: Path) -> bool:
-    """Draw the picture of a report; return whether it was drawn.
-
-    Parameters
-    ----------
-    report : dict
-        As in the JSON file.
-    out : Path
-        A PNG file.
-    """
+    """Draw the picture of a report, a PNG file; return whether it was drawn."""
     shown = [_rows_of(report, axis) for axis in axes]
     if not shown or not any(shown):
         return False

@@ -14,7 +14,6 @@ import json
 import shutil
 import sys
 import tempfile
-import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -91,15 +90,13 @@ RESULTS = {
     "torture-memory": _torture("commands at the smallest `--mem` that they accept, and extreme "
                                "numbers in every problem", memory=10, numbers=40),
     "paper-figure2": _paper("figure 2 of the SBM paper, on a fast disk and a slow one",
-                            "figure2 --keep KEEP --data prep=@ten --test prep=@ten.t "
-                            "--rows 200000 --max-passes 6"),
+                            "figure2 --keep KEEP --data prep=@ten --test prep=@ten.t"),
     "paper-figure3": _paper("figures 3 and 4: beside Pegasos and Vowpal Wabbit",
-                            "figure3 --keep KEEP --costs webspam=1 --rows 200000"),
+                            "figure3 --keep KEEP"),
     "paper-figure5": _paper("figure 5: the size of the cache, 3 rounds and 10",
-                            "figure5 --keep KEEP --rows 200000 --max-passes 6"),
+                            "figure5 --keep KEEP"),
     "paper-table2": _paper("table 2: text that is read once, of ten classes and of two",
-                           "table2 --data @ten --test @ten.t --data @text --test @text.t "
-                           "--several-mem 1GB"),
+                           "table2 --data @ten --test @ten.t --data @text --test @text.t"),
     "paper-dcd": _paper("table 2, figures 1 and 2 of the DCD paper, figure 1 of LIBLINEAR's",
                         "dcd --data @a9a --data @farm_ads --data @trigrams"),
     "paper-ww": _paper("tables C.1 and 2 of the Weston-Watkins paper",
@@ -178,10 +175,8 @@ def _function(make: Callable[..., Any]) -> list[str]:
 
 def _data(name: str) -> str:
     one = DATA[name]
-    how = "" if one.make is None else _bare(
-        ast.parse(textwrap.dedent(inspect.getsource(one.make)))
-    )  # fmt: skip
-    return _digest([str(one.rows), one.shape, one.reference, how])
+    how = [] if one.make is None else _function(one.make)
+    return _digest([str(one.rows), one.shape, one.reference, *how])
 
 
 def depends_on(name: str, texts: Iterable[str]) -> dict[str, Any]:
@@ -259,8 +254,8 @@ def make(name: str, place: Place) -> bool:
 def _measure(
     name: str, function: Callable[[Bench], None], place: Place, folder: Path, prefix: Path
 ) -> Report:
-    title, *notes = (" ".join(p.split()) for p in (inspect.getdoc(function) or "").split("\n\n"))
-    report = Report(name, title.removesuffix("."), {"quick": True} if place.quick else {})
+    title, *notes = tools.paragraphs(function)
+    report = Report(name, title, {"quick": True} if place.quick else {})
     kept = place.kept / ("toy" if place.quick else "texts")
     function(Bench(folder, kept, place.reference, place.quick, report))
     report.notes = [*notes, *dict.fromkeys(report.notes)]

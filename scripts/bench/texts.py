@@ -1,22 +1,20 @@
 """The data of the results: one row each, made once, at its size or at a toy size."""
 
-import csv
 import itertools
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zstandard
 
-from scripts.bench.data import cut, end_of_line, make_text
+from scripts.bench.data import make_text
 from scripts.bench.tools import ROOT, BenchError, run_process, script_command, tell
+from scripts.data.people import Row, labelled, person, write_table
 
 QUICK_ROWS = 600
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,34 +85,15 @@ def _clicks(draw: random.Random) -> Row:
         "device": draw.choice(["mobile", "desktop", "tablet"]),
     }  # fmt: skip
     score = 0.6 * (row["device"] == "mobile") - 0.25 * row["position"] - 0.6
-    return _labelled(draw, row, score + 0.8 * math.sin(ad) + 0.5 * math.cos(keyword))
+    return labelled(draw, row, score + 0.8 * math.sin(ad) + 0.5 * math.cos(keyword))
 
 
-def _numbers(draw: random.Random) -> Row:
-    """Numbers of different size, and no words."""
-    row = {
-        "age": draw.randrange(18, 81), "income": int(draw.gauss(55_000, 20_000)),
-        "children": min(9, int(draw.expovariate(0.8))), "km": round(draw.lognormvariate(2, 1), 2),
-        "rate": round(draw.random() / 100, 6),
-    }  # fmt: skip
-    score = (row["age"] - 49) / 18 + (row["income"] - 55_000) / 20_000
-    score += 0.3 * math.log(1 + row["km"]) - 0.7 * row["children"] + 200 * row["rate"] - 1
-    return _labelled(draw, row, 1.5 * score)
+def _clicks_table(out: Path, rows: int) -> None:
+    write_table(out, rows, _clicks, random.Random(0))
 
 
-def _labelled(draw: random.Random, row: Row, score: float) -> Row:
-    return {"label": "yes" if draw.random() < 1 / (1 + math.exp(-score)) else "no", **row}
-
-
-def _csv(make: Callable[[random.Random], Row]) -> Callable[[Path, int], None]:
-    def write(out: Path, rows: int) -> None:
-        draw = random.Random(0)
-        with out.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(make(random.Random(0))))
-            writer.writeheader()
-            writer.writerows(make(draw) for _ in range(rows))
-
-    return write
+def _people_table(out: Path, rows: int) -> None:
+    write_table(out, rows, person, random.Random(0))
 
 
 def _mixed(out: Path, rows: int) -> None:
@@ -148,8 +127,8 @@ DATA = {
     "remedies": Data("synthetic rows, half of them free", 40_000,
                      "--features 8000 --nnz 15 --noise 0"),
     "columns": Data("30 real columns", 200_000, make=_table),
-    "clicks.csv": Data("clicks: 5 columns of numbers, 4 of words", 60_000, make=_csv(_clicks)),
-    "numbers.csv": Data("5 columns of numbers", 60_000, make=_csv(_numbers)),
+    "clicks.csv": Data("clicks: 5 columns of numbers, 4 of words", 60_000, make=_clicks_table),
+    "numbers.csv": Data("5 columns of numbers", 60_000, make=_people_table),
     "trigrams": Data("trigrams of source text", 20_000, make=_trigrams),
 } | {
     name: Data(what, reference=reference)
@@ -198,15 +177,3 @@ def text_of(name: str, folder: Path, reference: Path | None = None, quick: bool 
         )
     half.rename(out)
     return out
-
-
-def parts_of(text: Path, share: float, folder: Path) -> tuple[Path, Path]:
-    """Cut a text in two, after a share of its lines; both parts of a table have its title."""
-    _, middle = end_of_line(text, share)
-    parts = [folder / f"{k}-{text.name}" for k in range(2)]
-    cut(text, 0, middle, parts[0])
-    cut(text, middle, text.stat().st_size, parts[1])
-    if text.suffix == ".csv":
-        title = text.read_bytes().partition(b"\n")[0]
-        parts[1].write_bytes(title + b"\n" + parts[1].read_bytes())
-    return parts[0], parts[1]

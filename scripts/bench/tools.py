@@ -1,12 +1,13 @@
 """Shared tools of the benchmarks: measured processes, alternating runs, machine facts, reports.
 
 A small launcher starts and measures each process. On Linux a new program inherits the peak memory
-of the process that started it, which may hold a data set. The launcher holds 10 MB, so that is the
-smallest peak that can be measured.
+of the process that started it, which may hold a data set. The launcher holds `SMALLEST_PEAK`,
+the smallest peak that can be measured.
 """
 
 import datetime
 import importlib.metadata
+import inspect
 import json
 import math
 import os
@@ -18,12 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("sbm", "configs")  # what is measured
+SMALLEST_PEAK = 10_000_000  # bytes that the launcher holds
 MOST_STOLEN = 0.02  # share of the processor time; above it, a measurement is repeated
 
 PACKAGES = (
@@ -43,6 +45,27 @@ facts = {"seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime,
          "peak_bytes": usage.ru_maxrss * unit, "code": os.waitstatus_to_exitcode(status)}
 with open(sys.argv[1], "w") as file:
     json.dump(facts, file)
+"""
+
+# Before and after code that measures its parts ``with measured:``. The peak is what they add.
+INSIDE = """\
+import json, resource, sys, time
+class Measured:
+    seconds = cpu_seconds = base = 0
+    def peak(self):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    def __enter__(self):
+        self.base = self.base or self.peak()
+        self.begin = time.perf_counter(), time.process_time()
+    def __exit__(self, *_):
+        self.seconds += time.perf_counter() - self.begin[0]
+        self.cpu_seconds += time.process_time() - self.begin[1]
+measured = Measured()
+"""
+INSIDE_END = """
+print(json.dumps({"seconds": measured.seconds, "cpu_seconds": measured.cpu_seconds,
+                  "peak_bytes": measured.peak() - measured.base}))
 """
 
 
@@ -101,15 +124,7 @@ class Running:
 def started_process(
     command: Sequence[str | Path], *, folder: Path | None = None, stdin: Any = subprocess.DEVNULL
 ) -> Iterator[Running]:
-    """Start a measured process, with its output kept for `Running.wait`.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Working directory.
-    stdin : file, optional
-        Default: nothing to read.
-    """
+    """Start a measured process, with its output kept for `Running.wait`."""
     with tempfile.TemporaryDirectory() as private:
         yield Running(command, folder, stdin, Path(private, "facts.json"))
 
@@ -123,6 +138,14 @@ def run_process(
     """
     with started_process(command, folder=folder) as running:
         return running.wait(codes)
+
+
+def run_inside(code: str, *arguments: object) -> Finished:
+    """Run Python code that measures a part of itself, ``with measured:``; see `INSIDE`."""
+    command = [sys.executable, "-c", f"{INSIDE}{code}{INSIDE_END}", *map(str, arguments)]
+    done = run_process(command)
+    facts = json.loads(done.stdout.splitlines()[-1])
+    return replace(done, **facts | {"peak_bytes": max(SMALLEST_PEAK, facts["peak_bytes"])})
 
 
 def sbm_command(*arguments: str | float | Path) -> list[str]:
@@ -148,11 +171,7 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
     """Do each task once, in turn, `runs` times, so that disturbances affect all alike.
 
     A turn of which more than `MOST_STOLEN` was stolen is done again, as often as there are runs.
-
-    Returns
-    -------
-    dict of str to list
-        What each task returned, in order of the runs.
+    Returns what each task returned, in order of the runs.
     """
     results: dict[str, list[Any]] = {name: [] for name in tasks}
     spare = runs
@@ -170,6 +189,13 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
         for name, found in turn.items():
             results[name].append(found)
     return results
+
+
+def paragraphs(function: Any) -> list[str]:
+    """Return title and notes of a report: the paragraphs of a docstring, each in one line."""
+    text = inspect.getdoc(function) or ""
+    title, *notes = (" ".join(part.split()) for part in text.split("\n\n"))
+    return [title.removesuffix("."), *notes]
 
 
 def median(values: Sequence[float]) -> float:
@@ -246,12 +272,8 @@ _STARTED = processor_times()
 def stolen_share(since: Sequence[int] | None = None) -> float:
     """Return the share of processor time that the host took from this virtual machine.
 
+    It counts from what `processor_times` returned then, by default at the start of this process.
     Above a few percent, trust only the ratios of neighbouring runs, not seconds.
-
-    Parameters
-    ----------
-    since : sequence of int, optional
-        What `processor_times` returned then; default: at the start of this process.
     """
     user, nice, system, _, _, *interrupts, stolen = (
         now - then for now, then in zip(processor_times(), since or _STARTED, strict=True)

@@ -56,13 +56,7 @@ METHODS = (
 
 
 class Examiner:
-    """A text in memory, as the features of a store.
-
-    Parameters
-    ----------
-    store : Path
-        Whose features weights are of.
-    """
+    """A text in memory, as the features of a store, whose features weights are of."""
 
     def __init__(self, store: Path, text: Path) -> None:
         import scipy.sparse
@@ -86,13 +80,7 @@ class Examiner:
         self._truth = np.concatenate(truth)
 
     def accuracy(self, W: Floats) -> float:
-        """Share of right labels.
-
-        Parameters
-        ----------
-        W : ndarray of float64, shape (n_features, n_outputs)
-            A column a class of the store; of two classes one, of the larger label.
-        """
+        """Share of right labels, by weights of each class; of two classes, of the larger label."""
         scores = self._X @ W
         if W.shape[1] == 1:
             best = (scores[:, 0] > 0).astype(np.intp)
@@ -126,22 +114,9 @@ def watch(
     """Train in this process; return what is known after each pass.
 
     With ``parts`` of blocks, every block is read again in each pass, as if memory were small.
-
-    Parameters
-    ----------
-    options : dict
-        Settings of the training.
-    looks : dict of str to callable
-        What to compute of the weights, shape (n_features, n_outputs).
-    read_rate : float, optional
-        Bytes a second, as from a slow disk.
-
-    Returns
-    -------
-    list of dict
-        For each pass ``seconds`` since the beginning, without certificates and without what looking
-        takes; ``dual``; what the looks found; ``load``, ``wait`` and ``solve`` seconds of this
-        pass; ``visits``, ``free_rows`` and ``cached_free``.
+    ``looks`` are computed of the weights, shape (n_features, n_outputs); a read rate, in bytes a
+    second, makes the disk slow. Of each pass: ``seconds`` since the beginning, without certificates
+    and looking; ``dual``; what the looks found; ``load``, ``wait`` and ``solve`` seconds of it.
     """
     import sbm
     from sbm.distributed.comm import SerialComm

@@ -24,16 +24,9 @@ def _texts(form: bytes, numbers: Array) -> Array:
 
 
 def format_rows(names: Array, lengths: Array, ids: Array, values: Array | None = None) -> bytes:
-    """Return rows as LIBSVM text.
+    """Return rows as LIBSVM text, from labels as bytes and the number of entries of each row.
 
-    Parameters
-    ----------
-    names : ndarray of bytes (object), shape (n,)
-        Labels as they are written.
-    lengths : ndarray of int64, shape (n,)
-        Entries of each row.
-    ids, values : ndarray, shape (sum of lengths,)
-        Ids, rising within a row, and values, written with five digits; None: all are 1.
+    Ids rise within a row; values are written with five digits, and are 1 if there are none.
     """
     width = 1 if values is None else 2
     ends = np.cumsum(width * lengths + 2)

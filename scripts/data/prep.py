@@ -79,14 +79,9 @@ def _place_keys(tokens: Int32s, places: Int64s) -> UInt64s:
 def find_places(text: str, vocabulary: Vocabulary) -> tuple[Int32s, UInt64s]:
     """Find the prepositions of a text that begins and ends with a sentence.
 
-    Returns
-    -------
-    window : ndarray of int32, shape (n, 7)
-        The words at -3 ... 3 from each place, 0 outside the sentence; the middle column is the
-        number of the preposition, 1 to 10.
-    key : ndarray of uint64, shape (n,)
-        Hash of the whole sentence and the place in it; equal for the same place of a sentence that
-        occurs again.
+    Returns, for each of n places, the words at -3 ... 3, shape (n, 7), 0 outside the sentence and
+    in the middle the preposition, 1 to 10; and a hash of the whole sentence and the place in it,
+    equal for the same place of a sentence that occurs again.
     """
     numbers = map(vocabulary.__getitem__, TOKEN.findall(text))
     border = np.zeros(REACH, dtype=np.int32)
@@ -115,12 +110,8 @@ def _feature_keys(window: Int32s) -> Iterator[Int64s]:
 def number_features(window: Int32s, trained: int, min_count: int) -> tuple[Int32s, int]:
     """Number the features that occur in at least `min_count` of the first `trained` rows.
 
-    Returns
-    -------
-    ids : ndarray of int32, shape (n, 13)
-        Feature of each kind, counted from 1, rising within a row; 0 where there is none.
-    count : int
-        Number of features.
+    Returns the feature of each kind, counted from 1, rising within a row, 0 if there is none, shape
+    (n, 13), and the number of features.
     """
     ids = np.zeros((len(window), len(WORDS) + len(PAIRS)), dtype=np.int32)
     base = 0

@@ -170,13 +170,7 @@ def prose_parser(name: str, description: str, test_fraction: float) -> argparse.
 def parse_checked(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, **least: int
 ) -> argparse.Namespace:
-    """Parse arguments; exit with a usage error if they are invalid.
-
-    Parameters
-    ----------
-    **least : int
-        Smallest values of further options.
-    """
+    """Parse arguments; exit with a usage error if they are invalid. ``least``: smallest values."""
     args = parser.parse_args(argv)
     for name, bound in {"min_count": 1, "seed": 0, **least}.items():
         value = getattr(args, name)

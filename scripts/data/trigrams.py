@@ -96,23 +96,10 @@ def _read_passages(args: argparse.Namespace) -> tuple[list[str], Int64s, str]:
 
 
 def hold_out(labels: Int64s, fraction: float, seed: int) -> tuple[Int64s, int]:
-    """Shuffle rows, and draw some of each class as test rows.
+    """Shuffle rows, and draw a fraction of each class as test rows; classes count from 0.
 
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes, from 0.
-    fraction : float
-        Share of the test rows in each class, rounded up or down at random.
-    seed : int
-        Of both.
-
-    Returns
-    -------
-    order : ndarray of int64, shape (n,)
-        Row numbers, those of the training rows first.
-    trained : int
-        Number of training rows, at least one of each class that has rows.
+    Returns the row numbers, those of the training rows first, and the number of training rows: at
+    least one of each class that has rows.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))

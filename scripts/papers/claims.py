@@ -1,13 +1,10 @@
-"""Write one table of the papers' claims and whether they hold here, from the JSON results.
+"""One table of the papers' claims and whether they hold here, from the JSON results.
 
-    python -m scripts.papers.claims scripts/results -o scripts/results/claims.md
-
-Reads every ``paper-*.json`` of the folder. The scripts that wrote those files decided the verdicts.
+The scripts that wrote the results, every ``paper-*.json`` of a folder, decided the verdicts.
+`scripts.docs_tables` writes the page.
 """
 
-import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ WORDS = (
     "TRON: LIBLINEAR's Newton method; MIRA and CW: here passive-aggressive steps and AROW; (20): "
     "the paper's number of the measure; -like: made to resemble that data set."
 )
-NOISY = "Seconds there are noisy; passes, visits and bytes are not."
 VERDICTS = ("yes", "partly", "no", "dropped")
 COLUMNS = ("claim", "data", "expected", "here", "holds")
 HEADINGS = {
@@ -30,28 +26,17 @@ HEADINGS = {
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
-    """Return the claims in the results of a folder, each with the name of its file.
-
-    Raises `ValueError` if there are none.
-    """
+    """Return the claims in the results of a folder, each with the name of its file."""
     claims = []
     for path in sorted(folder.glob("paper-*.json")):
         report = json.loads(path.read_text("utf-8"))
-        loaded = any("other work" in note for note in report["notes"])
-        found = report["tables"].get("claims", [])
-        claims += [{**claim, "file": path.stem, "loaded": loaded} for claim in found]
-    if not claims:
-        raise ValueError(f"no claims in paper-*.json of {folder}")
+        claims += [{**claim, "file": path.stem} for claim in report["tables"].get("claims", [])]
     return claims
 
 
 def table(claims: list[dict[str, Any]]) -> str:
     """Write the claims as Markdown, a section a paper, counts first."""
-    lines = ["# The papers' claims", "", _summary(claims), ""]
-    if any(claim["loaded"] for claim in claims):
-        files = ", ".join(sorted({claim["file"] for claim in claims if claim["loaded"]}))
-        lines += [f"Measured while the machine had other work: {files}. {NOISY}", ""]
-    lines += [WORDS, ""]
+    lines = ["# The papers' claims", "", _summary(claims), "", WORDS, ""]
     lines += ["| paper | claims | " + " | ".join(VERDICTS) + " |"]
     lines += ["|---" * (2 + len(VERDICTS)) + "|"]
     for paper in _papers(claims):
@@ -79,8 +64,7 @@ def _summary(claims: list[dict[str, Any]]) -> str:
     return (
         f"{len(claims)} claims, each on one data set: {numbers}. A rule in a script decides each "
         "verdict; `expected` states it. The commands in [README.md](README.md) repeat the "
-        "experiments; `python -m scripts.papers.claims scripts/results -o "
-        "scripts/results/claims.md` makes this page."
+        "experiments; `python -m scripts.docs_tables` makes this page."
     )
 
 
@@ -89,25 +73,3 @@ def _line(claim: dict[str, Any]) -> str:
     holds = claim["holds"] if claim["holds"] == "yes" else f"**{claim['holds']}**{why}"
     cells = [claim["where"], *(claim[name] for name in COLUMNS[:-1]), holds]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; exit code 0 done, 1 error, 2 usage."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("folder", type=Path, metavar="RESULTS")
-    parser.add_argument("-o", dest="out", type=Path, metavar="FILE.md", help="default: stdout")
-    args = parser.parse_args(argv)
-    try:
-        text = table(collect(args.folder))
-        if args.out is not None:
-            args.out.write_text(text, "utf-8")
-    except (OSError, ValueError, KeyError) as error:
-        print(f"scripts.papers.claims: {error}", file=sys.stderr)
-        return 1
-    if args.out is None:
-        print(text, end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

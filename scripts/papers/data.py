@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.data import hold_out, labels_of
-from scripts.bench.registry import Option, existing, one_of
 from scripts.bench.tools import BenchError, Report, run_process, script_command, tell
 
 HELD_OUT = 0.1
@@ -67,12 +66,12 @@ def _make(name: str, text: Path, *options: str | float | Path) -> str:
 
 def _make_prep(args: argparse.Namespace, text: Path, test: Path) -> str:
     given = ("--classes", "ten", "--max-rows", args.rows)
-    return _make("data.prep", text, *given, "--test-out", test, *args.prose)
+    return _make("data.prep", text, *given, "--test-out", test)
 
 
 def _make_webspam(args: argparse.Namespace, text: Path, test: Path) -> str:
     found = filter(None, map(importlib.util.find_spec, PACKAGES))
-    folders = args.folders or [Path(str(spec.origin)).parent for spec in found]
+    folders = [Path(str(spec.origin)).parent for spec in found]
     given = ("--classes", "first", "--values", "tfidf", "--min-count", 2)
     names = ", ".join(folder.name for folder in folders)
     return f"{_make('data.trigrams', text, *given, '--test-out', test, *folders)} of {names}"
@@ -111,50 +110,20 @@ def make_toy(path: Path, rows: int, classes: int, real: bool) -> Path:
     return path
 
 
-# ----------------------------------------------------------------------------------------- options
-
-
-def _named(kind: Callable[[str], object]) -> Callable[[str], tuple[str, object]]:
-    """Type of an option SET=value."""
-
-    def read(text: str) -> tuple[str, object]:
-        name, _, value = text.partition("=")
-        return _set(name), kind(value)
-
-    return read
-
-
-_set = one_of(DATA_SETS)
-
-
-def data_options(*names: str) -> dict[str, Option]:
-    """Options that say which data sets; `names` are the default."""
-    given = "SET=TEXT, text to {} on"
-    return {
-        "sets": Option(_set, f"of {', '.join(DATA_SETS)}", list(names)),
-        "data": Option(_named(Path), given.format("train"), [], repeated=True),
-        "test": Option(_named(Path), given.format("test"), [], repeated=True),
-        "costs": Option(_named(float), "SET=C, instead of the paper's", [], repeated=True),
-        "rows": Option(int, "maximum rows of generated prep and kddcup10", 3_000_000),
-        "prose": Option(Path, "input of generated prep", [], repeated=True),
-        "folders": Option(
-            Path, "inputs of generated webspam; rows of the first are positive", [], repeated=True
-        ),
-        "keep": Option(Path, "folder for generated data, which is reused"),
-    }
-
-
-def problems(args: argparse.Namespace, report: Report) -> Iterator[Problem]:
+def problems(args: argparse.Namespace, report: Report, C: float = 0.0) -> Iterator[Problem]:
     """Give the data sets one after the other, and say in the report what they are.
 
-    Raises `BenchError` if there is no such text, or it has not as many labels as the loss needs.
+    C is used instead of the paper's if it is not 0. Raises `BenchError` if there is no such set, or
+    it has not as many labels as the loss needs.
     """
-    texts, tests, costs = dict(args.data), dict(args.test), dict(args.costs)
+    texts, tests = dict(args.data), dict(args.test)
     for name in args.sets:
+        if name not in DATA_SETS:
+            raise BenchError(f"{name}: not one of {', '.join(DATA_SETS)}")
         folder = args.folder / name
         folder.mkdir()
         problem = _given(name, texts, tests, folder) or _made(name, args, folder)
-        problem = replace(problem, C=costs.get(name, problem.C))
+        problem = replace(problem, C=C or problem.C)
         labels = labels_of(problem.text)
         wants_two = problem.loss == "hinge"
         if (len(np.unique(labels)) == 2) != wants_two:
@@ -171,9 +140,7 @@ def _given(
     if text is None:
         return None
     train, test = (text, tests[name]) if name in tests else hold_out(text, HELD_OUT, folder)
-    return Problem(
-        name, existing(train), existing(test), kind.loss, kind.cost, kind.blocks, kind.tol
-    )  # fmt: skip
+    return Problem(name, train, test, kind.loss, kind.cost, kind.blocks, kind.tol)
 
 
 def _made(name: str, args: argparse.Namespace, folder: Path) -> Problem:

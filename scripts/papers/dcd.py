@@ -9,14 +9,12 @@ import numpy as np
 
 from scripts.bench.data import Floats, hold_out, make_text, positive_label
 from scripts.bench.plot import Axes
-from scripts.bench.registry import Option, Registry, benchmark, existing
 from scripts.bench.tools import Report, tell, timed
 from scripts.bench.trajectory import Examiner, Look, watch
 from scripts.papers.data import make_toy
 from scripts.papers.tools import Claims, Curve, first_at, told, words
 from scripts.papers.training import split_seconds, store_of
 
-EXPERIMENTS: Registry = {}
 DCD, LIBLINEAR = "DCD 2008", "LIBLINEAR 2008"
 HELD_OUT = 0.2
 LOSSES = {"L1": ("hinge", 1), "L2": ("squared_hinge", 2)}  # our name, and the power
@@ -277,22 +275,20 @@ def _judge_costs(bench: Bench, args: Namespace, report: Report) -> None:
 # ----------------------------------------------------------------------------------------- command
 
 
-@benchmark(
-    EXPERIMENTS, runs=0,
-    options={
-        "data": Option(Path, "LIBSVM text with two labels; default: generated", [], repeated=True),
-        "rows": 500_000, "C": 1.0, "max_passes": MANY, "mem": "4GB", "tol": 1e-5,
-        "budget": Option(float, "maximum seconds of Pegasos", 30.0),
-        "e": [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5],
-    },
-    quick={"rows": 500, "max_passes": 30, "tol": 1e-2, "budget": 0.1},
-    axes=(
-        Axes("seconds", "error", "seconds of solving", "primal above the optimum (20)", x_log=True),
-        Axes("visits", "error", "visits of rows (ours)", "primal above the optimum (20)"),
-        Axes("seconds", "accuracy_difference", "seconds of solving",
-             "accuracy below the optimum's, points", x_log=True, least=0.01),
-    ),
+SETTINGS = {
+    "rows": 500_000, "C": 1.0, "max_passes": MANY, "mem": "4GB", "tol": 1e-5,
+    "budget": 30.0,  # maximum seconds of Pegasos
+    "e": [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5],  # of LIBLINEAR
+}  # fmt: skip
+QUICK = {"rows": 500, "max_passes": 30, "tol": 1e-2, "budget": 0.1}
+AXES = (
+    Axes("seconds", "error", "seconds of solving", "primal above the optimum (20)", x_log=True),
+    Axes("visits", "error", "visits of rows (ours)", "primal above the optimum (20)"),
+    Axes("seconds", "accuracy_difference", "seconds of solving",
+         "accuracy below the optimum's, points", x_log=True, least=0.01),
 )  # fmt: skip
+
+
 def dcd(args: Namespace, report: Report) -> None:
     """Dual coordinate descent in memory: Hsieh et al. 2008, table 2, figures 1 and 2.
 
@@ -307,7 +303,7 @@ def dcd(args: Namespace, report: Report) -> None:
     one training for each tolerance.
 
     Pegasos: that of scripts.papers.learners, lambda 1/(C l), rows in memory, seconds of learning
-    alone; it ends after --budget seconds.
+    alone; it ends after `budget` seconds.
 
     Every method goes on until its primal value is within 0.001 of the optimum, Pegasos within 0.01.
 
@@ -316,18 +312,19 @@ def dcd(args: Namespace, report: Report) -> None:
     report.tables["claims"] = []
     table: Curve = []
     report.tables["curves"] = table
-    for number, text in enumerate(args.data or [_make(args, report)]):
+    texts = [path for _, path in args.data]
+    for number, text in enumerate(texts or [_make(args, report)]):
         folder = args.folder / str(number)
         folder.mkdir()
-        bench = Bench(args, existing(text), folder)
+        bench = Bench(args, text, folder)
         by_loss = {kind: bench.curves(kind, args.C) for kind in LOSSES}
         for kind, curves in by_loss.items():
             table += [row for curve in curves.values() for row in curve]
             report.rows += _rows_of(bench, kind, curves)
         _judge(bench, by_loss, report)
         _judge_costs(bench, args, report)
-    if args.data:
-        report.data["name"] = ", ".join(text.name for text in args.data)
+    if texts:
+        report.data["name"] = ", ".join(text.name for text in texts)
 
 
 def _rows_of(bench: Bench, kind: str, curves: dict[str, Curve]) -> list[dict[str, Any]]:

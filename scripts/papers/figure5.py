@@ -4,9 +4,8 @@ from argparse import Namespace
 from itertools import pairwise
 from typing import Any
 
-from scripts.bench.registry import Registry, benchmark
 from scripts.bench.tools import Report, median
-from scripts.papers.data import Problem, data_options, problems
+from scripts.papers.data import Problem, problems
 from scripts.papers.tools import (
     DIFFERENCE,
     DIFFERENCE_IN_TIME,
@@ -16,9 +15,8 @@ from scripts.papers.tools import (
     number,
     words,
 )
-from scripts.papers.training import QUICK, TRAINING, Curves, Trainer
+from scripts.papers.training import QUICK_TRAINING, TRAINING, Curves, Trainer
 
-EXPERIMENTS: Registry = {}
 PAPER = "SBM 2011"
 ROUNDS = (3, 10)
 IN_CACHE = 0.98  # share of the free support vectors that means all of them
@@ -110,10 +108,11 @@ def _judge_kddcup10(data: dict[int, str], found: dict[int, Curves], claims: Clai
     )  # fmt: skip
 
 
-@benchmark(
-    EXPERIMENTS, runs=0, options={**data_options("webspam", "kddcup10"), **TRAINING}, quick=QUICK,
-    axes=(DIFFERENCE_IN_TIME, DIFFERENCE),
-)  # fmt: skip
+SETTINGS = TRAINING | {"sets": ["webspam", "kddcup10"]}
+QUICK = QUICK_TRAINING
+AXES = (DIFFERENCE_IN_TIME, DIFFERENCE)
+
+
 def figure5(args: Namespace, report: Report) -> None:
     """Size of the cache: figure 5 of the SBM paper.
 

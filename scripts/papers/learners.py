@@ -73,22 +73,9 @@ def _add(indices, values, begin, end, W, P, column, step, r):  # type: ignore[no
 def _learn(kind, indptr, y, indices, values, W, P, cost, counters, z):  # type: ignore[no-untyped-def]
     """Learn rows in their order; return how many were updates and how many were predicted right.
 
-    Parameters
-    ----------
-    kind : int
-        Place in `LEARNERS`.
-    indptr, y, indices : (n + 1,) int64, (n,) int64, (nnz,) int32
-    values : (nnz,) float32, float64 or None
-        None if all are 1.
-    W : (n_features, n_outputs) float64, in place
-    P : like W for arow, in place
-        Σ = 1 / (1 + P).
-    cost : float
-        C, of pegasos λ.
-    counters : (2,) float64, in place
-        Of pegasos t and |W|².
-    z : (n_outputs,) float64
-        Scratch.
+    ``kind`` is a place in `LEARNERS`, ``cost`` is C, of pegasos λ. W and P, shape (n_features,
+    n_outputs), are changed in place; of arow, Σ = 1 / (1 + P). ``values`` may be None if all are 1.
+    ``counters`` of pegasos are t and |W|². ``z`` is scratch, shape (n_outputs,).
     """
     updates = right = 0
     t, norm, scale = counters[0], counters[1], 1.0  # pegasos: the weights are scale times W
@@ -153,15 +140,7 @@ def _learn(kind, indptr, y, indices, values, W, P, cost, counters, z):  # type: 
 
 
 class Learner:
-    """Weights of an online learner.
-
-    Parameters
-    ----------
-    name : str
-        One of `LEARNERS`.
-    cost : float
-        C of passive_aggressive and arow, λ of pegasos; above 0.
-    """
+    """Weights of an online learner; the cost is C of passive_aggressive and arow, λ of pegasos."""
 
     def __init__(self, name: str, cost: float, n_classes: int) -> None:
         self._kind, self._cost = LEARNERS.index(name), float(cost)
@@ -200,26 +179,10 @@ def learn_text(
 ) -> dict[str, Any]:  # fmt: skip
     """Learn a LIBSVM text; write a model and return a report.
 
-    Parameters
-    ----------
-    learner, cost
-        As in `Learner`.
-    labels : sequence of float
-        All labels; default: the text is read for them first.
-    passes : int
-        How often the text is read.
-
-    Returns
-    -------
-    dict
-        ``learner``, ``rows`` of a pass, ``features``, ``labels``, ``accuracy`` (of the first pass:
-        each row is predicted before it is learned), ``updates``, ``seconds`` (``total``, ``load``,
-        ``learn``; loading is behind learning) and ``model``.
-
-    Raises
-    ------
-    SbmError
-        The text or the settings are invalid.
+    Without ``labels`` the text is read for them first. In the report, ``accuracy`` is that of the
+    first pass, in which each row is predicted before it is learned, and ``seconds`` has ``total``,
+    ``load`` and ``learn``; loading is behind learning. Raises `SbmError` if the text or the
+    settings are invalid.
     """
     if not 0 < cost < np.inf:
         raise SettingsError(f"the cost of {learner} is {cost:g}; it must be above 0")

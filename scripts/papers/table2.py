@@ -10,11 +10,9 @@ from scripts.bench.commands import BUDGET, metric_of, read_alone, split, stream,
 from scripts.bench.data import first_bytes, hold_out, labels_of, make_text
 from scripts.bench.learners import BLOCKWISE, Learner, choose, warm_up_streams
 from scripts.bench.peers import VowpalWabbit
-from scripts.bench.registry import Option, Registry, benchmark, existing, one_of
 from scripts.bench.tools import BenchError, Finished, Report, alternate, median, tell
 from scripts.papers.tools import Claims, words
 
-EXPERIMENTS: Registry = {}
 # Table 2: I/O, learning and total seconds, accuracy in percent; prep, of ten classes.
 PAPER = {
     "perceptron": (1843, 903, 2753, 76.10),
@@ -25,7 +23,6 @@ PAPER = {
     "sbm": (354, 1956, 2310, 81.80),
     "reference": (None, None, None, 82.90),
 }
-SEVERAL = ("crammer_singer", "weston_watkins", "hinge")
 TITLES = {
     "perceptron": "Perceptron", "passive_aggressive": "MIRA", "arow": "CW", "VW": "VW",
     "pegasos": "BM-Pegasos", "bmd": "BMD", "sbm in 3": "SBM-in-3", "sbm": "SBM",
@@ -74,7 +71,7 @@ class _Text:
         found = alternate(tasks, args.runs)
         if self.classes == 2:
             self.accuracies["VW"] = vw.accuracy()
-        reading = median([one["seconds"] for one in found["I/O"]])
+        reading = median([one.seconds for one in found["I/O"]])
         rows = {"reference": self._reference()}
         for name, runs in found.items():
             if name != "I/O":
@@ -235,18 +232,15 @@ def _held_of(mine: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, list[
     ]  # fmt: skip
 
 
-@benchmark(
-    EXPERIMENTS, runs=3,
-    options={
-        "data": Option(Path, "LIBSVM text; default: two generated ones", [], repeated=True),
-        "test": Option(Path, "text to predict, one per --data", [], repeated=True),
-        "loss": Option(one_of(SEVERAL), "of several classes", "crammer_singer"),
-        "C": 0.1, "mem": "200MB",
-        "several_mem": Option(str, "loss of streams of several classes", "400MB"),
-        "reference_mem": Option(str, "of the reference", "1GB"), "tol": 1e-3, "max_passes": 500,
-        "rows": 3000, "learner_C": [0.01, 0.1, 1.0],
-    },
-)  # fmt: skip
+SETTINGS = {
+    "loss": "crammer_singer",  # of several classes
+    "C": 0.1, "mem": "200MB", "several_mem": "1GB", "reference_mem": "1GB", "tol": 1e-3,
+    "max_passes": 500, "learner_C": [0.01, 0.1, 1.0], "runs": 3,
+    "rows": 3000,  # of texts that are made
+}  # fmt: skip
+QUICK = {"runs": 1}
+
+
 def table2(args: argparse.Namespace, report: Report) -> None:
     """Each row is read once: table 2 of the SBM paper.
 
@@ -261,21 +255,21 @@ def table2(args: argparse.Namespace, report: Report) -> None:
 
     solver: the name in the paper; here: the learner that stands for it. BMD is sbm stream --policy
     none; MIRA is passive_aggressive (two labels: its binary form), CW its successor AROW,
-    BM-Pegasos pegasos without blocks. C of passive_aggressive and arow: that of --learner-C with
+    BM-Pegasos pegasos without blocks. C of passive_aggressive and arow: that of `learner_C` with
     the best progressive accuracy; lambda of pegasos: 1/(C n), C as of sbm.
 
-    Loss of sbm, bmd and reference: hinge of two classes, --loss of several; the same --mem for all
+    Loss of sbm, bmd and reference: hinge of two classes, `loss` of several; the same --mem for all
     streams of a text, so blocks without a cache are larger.
 
-    VW: --loss_function hinge -b 22, from text in its own format, converted before, with the start
-    of Python; it tells no share of its time.
+    VW: --loss_function hinge -b 22, from text in its own format, converted before, without the
+    start of Python; it tells no share of its time.
 
     paper: Chang & Roth 2011, table 2, prep, ten classes of 60 million rows; of reference: accuracy
     over that of the converged model; IO share: of IO and learning.
     """
     if len(args.data) != len(args.test):
         raise BenchError("give a --test for each --data")
-    pairs = [tuple(map(existing, pair)) for pair in zip(args.data, args.test, strict=True)]
+    pairs = [(data, test) for (_, data), (_, test) in zip(args.data, args.test, strict=True)]
     if pairs:
         report.data["name"] = ", ".join(data.name for data, _ in pairs)
         report.data["test"] = ", ".join(test.name for _, test in pairs)

@@ -23,13 +23,7 @@ DIFFERENCE_IN_TIME = Axes(
 
 
 class Claims:
-    """The claims of a paper, as a table of a report.
-
-    Parameters
-    ----------
-    where : str
-        In the paper, unless a claim says it itself.
-    """
+    """The claims of a paper, as a table of a report; a claim may say itself where it is."""
 
     def __init__(self, report: Report, paper: str, where: str = "") -> None:
         self._rows = report.tables.setdefault("claims", [])
@@ -39,22 +33,11 @@ class Claims:
         self, claim: str, data: str, expected: str, here: str, *held: bool, where: str = "",
         why: str = "",
     ) -> None:  # fmt: skip
-        """Judge a claim.
+        """Judge a claim on some data; ``held`` is what of it is so.
 
-        Parameters
-        ----------
-        data : str
-            On which it was looked at.
-        expected : str
-            What the rule asks for, with the paper's own figures where it has some.
-        here : str
-            The figures that came.
-        *held : bool
-            What of it is so.
-        where : str
-            In the paper.
-        why : str
-            The reason, with the measurement that shows it, if the claim does not hold.
+        ``expected`` says what the rule asks for, with the paper's own figures if it has some,
+        ``here`` has the figures that came, and ``why`` the reason, with the measurement that shows
+        it, if the claim does not hold.
         """
         holds = "yes" if all(held) else "partly" if any(held) else "no"
         self._rows.append({

@@ -10,7 +10,6 @@ from typing import Any
 
 from scripts.bench.commands import log_of
 from scripts.bench.data import first_bytes
-from scripts.bench.registry import Option
 from scripts.bench.tools import tell, timed
 from scripts.bench.trajectory import NEVER, Examiner, Point, watch
 from scripts.papers.data import Problem
@@ -18,10 +17,12 @@ from scripts.papers.tools import Curve, first_at
 
 # Of all trainings.
 TRAINING: dict[str, Any] = {
-    "max_passes": 10, "mem": "4GB", "tol": None,
-    "reference_passes": Option(int, "tolerance of the training to the optimum", 200),
+    "rows": 200_000,  # of texts that are made
+    "max_passes": 6, "mem": "4GB",
+    # of the training to the optimum: its tolerance, 0 for that of the data set, and its passes
+    "tol": 0.0, "reference_passes": 200,
 }  # fmt: skip
-QUICK = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
+QUICK_TRAINING = {"rows": 600, "max_passes": 2, "tol": 1e-2, "mem": "1GB"}
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,7 @@ class Reference:
 
 
 class Trainer:
-    """Trains on the stores of one data set, in this process.
-
-    Parameters
-    ----------
-    args : Namespace
-        With the options of `TRAINING`.
-    blocks : iterable of int
-        Numbers of blocks to split to.
-    dtype : str
-        Of values.
-    """
+    """Trains on the stores of one data set, in this process, split to these numbers of blocks."""
 
     def __init__(
         self, args: Namespace, problem: Problem, blocks: Iterable[int], dtype: str = "auto"
@@ -90,18 +81,9 @@ class Trainer:
     def train(
         self, name: str, blocks: int, *, rate: float | None = None, **options: Any
     ) -> list[Point]:
-        """Train for ``--max-passes``; what is known after each pass.
+        """Train for ``max_passes``; what is known after each pass.
 
-        Parameters
-        ----------
-        name : str
-            To be told.
-        blocks : int
-            Of the store.
-        rate : float, optional
-            Bytes a second, as from a slow disk.
-        **options
-            Settings.
+        A rate, in bytes a second, makes the disk slow; further options are settings.
         """
         tell(f"{self.problem.title}: {name}" + (f", {rate / 1e6:.3g} MB/s" if rate else ""))
         looks = {"accuracy": self.examiner.accuracy}
@@ -143,24 +125,10 @@ class Seen:
 
 
 class Curves:
-    """Curves of several methods on one data set.
+    """Curves of several methods on one data set, after the seconds of the split before each.
 
-    Parameters
-    ----------
-    data : str
-        Title of the data set.
-    found : dict of str to list of Point
-        By method.
-    before : dict of str to float
-        Seconds before the first pass: those of the split.
-    others : dict of str to list of Seen, optional
-        Learners that have no dual value.
-
-    Attributes
-    ----------
-    by_name : dict of str to Curve
-    known : float
-        How closely the optimum is known, relatively.
+    ``others`` are learners that have no dual value. ``known``: how closely the optimum is known,
+    relatively.
     """
 
     def __init__(

@@ -9,14 +9,12 @@ import numpy as np
 
 from scripts.bench.commands import remove
 from scripts.bench.data import Floats, count_labels, halves, labels_of, parse
-from scripts.bench.registry import Option, Registry, benchmark, existing
 from scripts.bench.tools import Report, tell
 from scripts.bench.weights import accuracy, read_ours
 from scripts.papers.data import make_toy
 from scripts.papers.tools import Claims, words
 from scripts.papers.training import split_seconds
 
-EXPERIMENTS: Registry = {}
 PAPER = "WW 2016"
 WW = "WW by rows"
 SOLVERS: dict[str, dict[str, Any]] = {
@@ -142,15 +140,10 @@ def _list(values: Any) -> str:
 # ----------------------------------------------------------------------------------------- command
 
 
-@benchmark(
-    EXPERIMENTS, runs=0,
-    options={
-        "data": Option(Path, "LIBSVM text of several labels; default: a toy", [], repeated=True),
-        "unit": Option(Path, "such text, with rows of length 1", [], repeated=True),
-        "C": [0.1, 1.0, 10.0], "blocks": 4, "mem": "2GB", "tol": 1e-3, "max_passes": 3000,
-    },
-    quick={"C": [0.1, 1.0], "tol": 1e-2, "max_passes": 20, "mem": "1GB"},
-)  # fmt: skip
+SETTINGS = {"C": [0.1, 1.0, 10.0], "blocks": 4, "mem": "2GB", "tol": 1e-3, "max_passes": 3000}
+QUICK = {"C": [0.1, 1.0], "tol": 1e-2, "max_passes": 20, "mem": "1GB"}
+
+
 def ww(args: Namespace, report: Report) -> None:
     """Weston-Watkins: Alber et al. 2016, tables C.1 and 2.
 
@@ -176,10 +169,10 @@ def ww(args: Namespace, report: Report) -> None:
 
 def _texts(args: Namespace, report: Report) -> Iterator[Path]:
     """Yield every text, brought to unit length where that is asked for."""
-    given = [existing(path) for path in (*args.data, *args.unit)]
+    given = [path for _, path in (*args.data, *args.unit)]
     report.data["name"] = ", ".join(path.name for path in given) or "a toy"
     if args.unit:
-        report.data["of_unit_length"] = ", ".join(path.name for path in args.unit)
+        report.data["of_unit_length"] = ", ".join(path.name for _, path in args.unit)
     for number, path in enumerate(given):
         is_unit = number >= len(args.data)
         yield unit_length(path, args.folder / path.name) if is_unit else path

@@ -1,6 +1,6 @@
 """The torture run: kills, failing calls, damaged files, hostile input and extreme settings.
 
-    python -m scripts.torture --kills 500 --faults all --flips 100000 --examples 2000 --seed 0 \
+    python -m scripts.torture --kills 500 --faults 500 --flips 100000 --examples 2000 --seed 0 \
         --json scripts/results/torture.json
 
 * ``--kills``: commands killed between two calls of the file system, in the middle of a write, by a
@@ -17,10 +17,9 @@
   mpi4py and mpiexec.
 * ``--memory``: commands at the smallest ``--mem`` that they accept, with measured peaks.
 
-Each option takes a number of cases; for kills and faults, ``all`` means each point of each
-command. Sections without a number are skipped. A failure shows its seed and number;
-``--kills 500 --only 123`` (with that seed) runs only that case. The exit code is 1 if something
-failed.
+Each option takes a number of cases. Sections without a number are skipped. A failure shows its seed
+and number; ``--kills 500 --only 123`` (with that seed) runs only that case. The exit code is 1 if
+something failed.
 """
 
 import argparse
@@ -40,27 +39,13 @@ SECTIONS = {  # module and function
     "numbers": "numbers:run", "hostile": "hostile:run", "inputs": "inputs:run",
     "ranks": "ranks:run",
 }  # fmt: skip
-WHOLE = ("kills", "faults")  # of which all there are can be asked for
-SINGLE = (
-    "kills",
-    "faults",
-    "flips",
-    "memory",
-    "numbers",
-    "hostile",
-    "inputs",
-    "ranks",
-)  # of which one can be run alone
+WHOLE = ("examples", "bounds")  # of which no case can be run alone
 MOST_TOLD = 50  # failures in a report
 
 
 def tell(text: str) -> None:
     """Print progress on stderr."""
     print(f"torture: {text}", file=sys.stderr, flush=True)
-
-
-def _number_or_all(text: str) -> int:
-    return -1 if text == "all" else _number(text)
 
 
 def _number(text: str) -> int:
@@ -88,8 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name in SECTIONS:
-        kind = _number_or_all if name in WHOLE else _number
-        parser.add_argument(f"--{name}", type=kind, metavar="N")
+        parser.add_argument(f"--{name}", type=_number, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="CASE", help="this case alone")
     parser.add_argument("--folder", type=Path, help="folder to work in; default: a temporary one")
@@ -109,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             module, _, function = SECTIONS[name].partition(":")
             section = getattr(importlib.import_module(f"scripts.torture.{module}"), function)
             begin, only = time.perf_counter(), {}
-            if args.only is not None and name in SINGLE:
+            if args.only is not None and name not in WHOLE:
                 only = {"only": args.only}
             tally = section(cases, args.seed, Path(folder, name), tell, **only)
             _add(report, tally, time.perf_counter() - begin)

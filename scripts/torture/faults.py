@@ -10,11 +10,10 @@ import errno
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scripts.torture.faulty_files import Trouble, applies
-from scripts.torture.scenarios import Case, Ended, Stage, differences, read_tree, try_all
+from scripts.torture.scenarios import Case, Ended, Stage, differences, read_tree, section_of
 from scripts.torture.tally import Tally
 
 _CODES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES, errno.EDQUOT)
@@ -39,15 +38,6 @@ def draw(number: int, seed: int, stage: Stage) -> Case:
     kind = choose.choice(sorted({p.kind for p in points if applies(how, error, p.kind)}))
     at = choose.choice([k for k, point in enumerate(points) if point.kind == kind])
     return Case(stage.name, command, Trouble(at, how, error, lasting), point=points[at])
-
-
-def _each_point(stage: Stage) -> Iterator[Case]:
-    for command, points in enumerate(stage.points):
-        for at, point in enumerate(points):
-            for how, error, lasting in FAULTS.values():
-                if applies(how, error, point.kind):
-                    trouble = Trouble(at, how, error, lasting)
-                    yield Case(stage.name, command, trouble, point=point)
 
 
 def run_case(stage: Stage, case: Case) -> list[str]:
@@ -95,15 +85,11 @@ def _names(case: Case, stage: Stage) -> set[str]:
     return {part for path in paths for part in Path(path).parts or (".", str(stage.folder))}
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Have calls fail and look at what becomes of it; see `scripts.torture.kills.run`."""
-    return try_all("faults", cases, seed, folder, tell, only, draw, _each_point, run_case, _count)
-
-
 def _count(tally: Tally, case: Case) -> None:
     assert case.trouble is not None
     assert case.point is not None
     tally.count("by call", case.point.kind)
     tally.count("by fault", str(case.trouble).partition(" at point")[0])
+
+
+run = section_of("faults", draw, run_case, _count)

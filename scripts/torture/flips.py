@@ -30,7 +30,7 @@ from sbm.errors import DataError, StoreError
 from sbm.rows import Arena
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
-from scripts.torture.tally import Tally
+from scripts.torture.tally import Tally, Tell
 
 MEM = "400MB"
 ACT_EVERY = 40  # cases; what takes long is tried so often
@@ -424,27 +424,8 @@ def _fault_of(message: str, subject: Subject) -> str | None:
     return None
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], *, only: int | None = None
-) -> Tally:
-    """Damage files and read them.
-
-    Parameters
-    ----------
-    seed : int
-        Of all choices; the files themselves are the same for every seed.
-    folder : Path
-        Where the files are made, or were by an earlier run.
-    tell : callable
-        Is told a line now and then.
-    only : int, optional
-        Run this case alone.
-
-    Returns
-    -------
-    Tally
-        Figures ``damage``, ``files`` and ``outcome`` count the cases by kind.
-    """
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Damage files and read them; the files are the same for every seed."""
     tally, subjects = Tally("flips"), _subjects(folder)
 
     def attempt(case: int) -> list[str]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sbm.compiled.cache import COMPILE_HERE, FOLDER
 from sbm.compiled.calls import Kernel, load
-from scripts.torture.tally import Tally
+from scripts.torture.tally import Tally, Tell
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = "SBM_TORTURE_EXAMPLES"  # how many each test draws
@@ -131,21 +131,12 @@ def pytest_sessionfinish() -> None:
 
 
 def run_examples(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None],
+    cases: int, seed: int, folder: Path, tell: Tell,
     files: Sequence[str] = READERS, words: Sequence[str] = (), is_checked: bool = False,
 ) -> Tally:  # fmt: skip
-    """Run tests with so many random examples each.
+    """Run tests of ``tests/test_NAME.py`` with so many random examples each.
 
-    Parameters
-    ----------
-    tell : callable
-        Is told how far it is.
-    files : sequence of str
-        ``tests/test_NAME.py``.
-    words : sequence of str
-        More for pytest.
-    is_checked : bool
-        Whether kernels check their bounds.
+    ``words`` are more arguments for pytest; ``is_checked``: kernels check their bounds.
     """
     tally = Tally("bounds" if is_checked else "examples")
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +171,7 @@ def run_examples(
 
 
 def run_bounds(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None],
+    cases: int, seed: int, folder: Path, tell: Tell,
     files: Sequence[str] = (*READERS, *TRAININGS), words: Sequence[str] = (),
 ) -> Tally:  # fmt: skip
     """Run the tests of all kernels, compiled so that they check their bounds."""

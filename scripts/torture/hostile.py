@@ -26,7 +26,7 @@ from sbm.errors import SbmError
 from sbm.inputs.packed import MOST, USUAL, Unpacked, WindowError, errors
 from sbm.store.files import open_atomically
 from sbm.store.records import encode_record
-from scripts.torture.tally import Tally, WrongError
+from scripts.torture.tally import Tally, Tell, WrongError
 
 QUICK: dict[str, Any] = {"mem": "300MB", "max_passes": 1, "threads": 1, "tol": 1e-9}
 TEXT = "".join(f"{(-1, 1)[k % 2]} {k % 7 + 1}:{k / 8} {k + 9}:1 300:0.5\n" for k in range(24))
@@ -234,10 +234,8 @@ def _many(dice: random.Random, folder: Path, tally: Tally) -> Iterator[str]:
 KINDS = (_bomb, _writers, _record, _many)
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Try hostile files and neighbours; see `scripts.torture.kills.run`."""
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Try hostile files and neighbours."""
     tally = Tally("hostile")
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 import sbm
 from sbm.cli import main
 from scripts.torture.hostile import PACK
-from scripts.torture.tally import Tally
+from scripts.torture.tally import Tally, Tell
 
 HANGS = "\nstill running at the limit of time"
 MEM = 300_000_000
@@ -439,10 +439,8 @@ def _try(seed: int, number: int) -> Ended:
     return Ended(groups, peak, wrong)
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Read damaged inputs; see `scripts.torture.kills.run`."""
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Read damaged inputs."""
     tally = Tally("inputs")
     folder.mkdir(parents=True, exist_ok=True)
     chosen = range(cases) if only is None else [only]

@@ -7,11 +7,9 @@ and nothing else.
 """
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from scripts.torture.faulty_files import KILLS, Trouble, applies
-from scripts.torture.scenarios import Case, Stage, try_all
+from scripts.torture.scenarios import Case, Stage, section_of
 from scripts.torture.tally import Tally
 
 HOWS = (*KILLS, "clock")
@@ -33,15 +31,6 @@ def draw(number: int, seed: int, stage: Stage) -> Case:
     return Case(stage.name, command, first, choose.random(), more)
 
 
-def _each_point(stage: Stage) -> Iterator[Case]:
-    for command, points in enumerate(stage.points):
-        for at, point in enumerate(points):
-            for how in ("before", "mid", "power"):
-                if applies(how, 0, point.kind):
-                    yield Case(stage.name, command, Trouble(at, how, seed=at))
-        yield Case(stage.name, command, Trouble(len(points) - 1, "after"))
-
-
 def run_case(stage: Stage, case: Case) -> list[str]:
     """Run a case; return what went wrong."""
     stage.begin()
@@ -55,26 +44,9 @@ def run_case(stage: Stage, case: Case) -> list[str]:
     return damage or stage.finish(case.command, case.more)
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Kill commands and compare what they leave behind.
-
-    Parameters
-    ----------
-    cases : int
-        How many, spread over all scenarios; `ALL` for each point (of faults, each fault
-        at each point).
-    folder : Path
-        Where there is room for small files.
-    tell : callable
-        Is told how far it is.
-    only : int, optional
-        The number of the one case to run.
-    """
-    return try_all("kills", cases, seed, folder, tell, only, draw, _each_point, run_case, _count)
-
-
 def _count(tally: Tally, case: Case) -> None:
     tally.count("by kind", case.trouble.how if case.trouble else "clock")
     tally.count("killed again", str(len(case.more)))
+
+
+run = section_of("kills", draw, run_case, _count)

@@ -15,14 +15,14 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sbm
 from sbm.losses import LOSSES
 from scripts.bench.tools import Finished, run_process, sbm_command
-from scripts.torture.tally import Tally
+from scripts.torture.tally import Tally, Tell
 
 BUDGET = 3  # exit code of a training that used up its passes
 LEAST = re.compile(r"at least --mem (\d+)MB")
@@ -333,10 +333,8 @@ def _unbounded(case: Case, words: list[str], outcome: Outcome) -> Finished | Non
     return None if done.code == 0 else done
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Run a seeded sample of the grid; see `scripts.torture.kills.run`."""
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Run a seeded sample of the grid."""
     tally, by_command = Tally("peak memory within --mem"), dict[str, dict[str, float]]()
     folder.mkdir(parents=True, exist_ok=True)
     shelf = Shelf(folder, seed)

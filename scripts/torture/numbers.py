@@ -28,7 +28,7 @@ import sbm
 from sbm.errors import DataError, SbmError, SettingsError
 from sbm.store.blocks import BlockStore
 from scripts.torture.exact import Bounds, Certified, exact_bounds, watch_certificates
-from scripts.torture.tally import Tally, WrongError
+from scripts.torture.tally import Tally, Tell, WrongError
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -209,10 +209,7 @@ def _require(condition: bool, what: str) -> None:
 def run_case(case: Case, folder: Path) -> str:
     """Run a case in an empty folder; return how it ended: certified, short, refused or done.
 
-    Raises
-    ------
-    Exception
-        Whatever must not happen.
+    Raises whatever must not happen.
     """
     text = folder / "d.svm"
     X, y = case.rows()
@@ -438,10 +435,8 @@ _COMMANDS = {"train": _train, "stream": _stream, "tune": _tune}
 # ------------------------------------------------------------------------------ the section
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Run so many cases, or one of them alone; see `scripts.torture.kills.run`."""
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Run so many cases, or one of them alone."""
     tally, place = Tally("numbers"), folder / "numbers"
 
     def attempt(number: int) -> list[str]:

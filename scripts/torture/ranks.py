@@ -19,19 +19,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import sbm
-from scripts.torture.tally import Tally, WrongError
+from scripts.torture.tally import Tally, Tell, WrongError
 
 TRAININGS = (
     ("-C", "0.1", "--solver", "dual"),
     ("-C", "0.1", "--parts", "blocks", "--cache-frac", "0.3", "--checkpoint-every", "0.001s"),
     ("-C", "0.1", "--solver", "newton", "--loss", "squared_hinge"),
     ("--loss", "log_loss", "--parts", "blocks", "--checkpoint-every", "0.001s"),
+    ("--loss", "crammer_singer", "--tol", "0.01"),
+    ("--loss", "weston_watkins", "--tol", "0.01"),
 )
+JOINT = ("crammer_singer", "weston_watkins")  # of so many classes that weights are by class
 SIZES = (2, 3)
 MOST_SECONDS = 100.0
 MOST_TO_END = 10.0  # seconds, after the launcher
@@ -128,22 +131,14 @@ def _try(number: int, seed: int, all_ranks: Sequence[Ranks], tally: Tally) -> li
     return [] if one.model.read_bytes() == one.expected else ["the model has other bytes"]
 
 
-def run(
-    cases: int, seed: int, folder: Path, tell: Callable[[str], None], only: int | None = None
-) -> Tally:
-    """Kill ranks, and let them hang, while they exchange messages.
-
-    Parameters
-    ----------
-    cases, seed, folder, tell, only
-        As of `scripts.torture.kills.run`.
-    """
+def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+    """Kill ranks, and let them hang, while they exchange messages."""
     tally, all_ranks = Tally("ranks"), []
     for k, words in enumerate(TRAININGS):
         for size in SIZES:
             mine = folder / f"{k}-{size}"
             mine.mkdir(parents=True)
-            _make_store(mine)
+            (_make_many_classes if words[1] in JOINT else _make_store)(mine)
             all_ranks.append(Ranks(mine, size, words))
     numbers = range(cases) if only is None else [only]
     tally.try_each(
@@ -152,13 +147,25 @@ def run(
     return tally
 
 
+def _make_many_classes(folder: Path) -> None:
+    choose, lines = random.Random(0), []
+    for i in range(1200):
+        own = choose.sample(range(50 * (i % 600) + 1, 50 * (i % 600) + 51), 10)
+        ids = sorted({*own, *(choose.randint(1, 30_000) for _ in range(30))})
+        lines.append(" ".join([str(i % 600), *(f"{k}:1" for k in ids)]))
+    _split(folder, lines)
+
+
 def _make_store(folder: Path) -> None:
-    choose = random.Random(0)
-    lines = []
+    choose, lines = random.Random(0), list[str]()
     for _ in range(400):
         features = sorted({int(300 * choose.random() ** 2) + 1 for _ in range(8)})
         label = 1 if sum(features[:3]) % 3 else -1
         lines.append(" ".join([str(label), *(f"{k}:1" for k in features)]))
+    _split(folder, lines)
+
+
+def _split(folder: Path, lines: Sequence[str]) -> None:
     (folder / "d.svm").write_text("\n".join(lines) + "\n")
     sbm.split([folder / "d.svm"], folder / "d.sbm", blocks=4)
 

@@ -48,9 +48,7 @@ from sbm.store import container
 from sbm.store.blocks import MANIFEST
 from sbm.store.run import Run
 from scripts.torture.faulty_files import Layer, Point, Trouble
-from scripts.torture.tally import Tally
-
-ALL = -1  # cases: each point of each scenario
+from scripts.torture.tally import Section, Tally, Tell
 
 Line = tuple[str, ...]
 PATIENCE = 120  # seconds until a command hangs
@@ -257,14 +255,8 @@ def run_command(
 ) -> Ended:
     """Run a command of sbm in a child and a folder.
 
-    Parameters
-    ----------
-    line : sequence of str
-        Its arguments.
-    kill_after : float, optional
-        Seconds until it is killed from outside.
-    slow_swap : bool
-        As if the system could not exchange the names of two folders.
+    It is killed from outside after ``kill_after`` seconds. ``slow_swap``: as if the system could
+    not exchange the names of two folders.
     """
     beside = folder.with_name(folder.name + ".said")
     for place in (beside, folder.with_name(folder.name + ".shadow")):  # of the command before
@@ -472,28 +464,8 @@ class Case:
 class Stage:
     """A scenario, what it starts from, and the states it goes through without trouble.
 
-    Parameters
-    ----------
-    name : str
-        Of the scenario.
-    folder : Path
-        Where there is room.
-
-    Attributes
-    ----------
-    folder : Path
-        Where the commands run.
-    states : list of dict
-        The folder before the first command and after each.
-    points : list of list of Point
-        Of each command.
-    seconds : list of float
-        Of each command.
-
-    Raises
-    ------
-    RuntimeError
-        A command fails without any trouble.
+    ``states`` has the folder before the first command and after each; ``points`` and ``seconds``
+    are those of each command. Raises `RuntimeError` if a command fails without any trouble.
     """
 
     _known: ClassVar[dict[tuple[str, Path], "Stage"]] = {}
@@ -626,12 +598,7 @@ class Stage:
     def finish(self, command: int = 0, troubles: Sequence[Trouble] = ()) -> list[str]:
         """Run the same commands again, to their end; return what is wrong then.
 
-        Parameters
-        ----------
-        command : int
-            The command that is killed before, when it runs again,
-        troubles : sequence of Trouble
-            by these, one after the other.
+        One command is killed by each of the troubles before, when it runs again.
         """
         for trouble in troubles:
             for number in range(command):
@@ -673,52 +640,34 @@ class Stage:
         return old is None or _without_clock(path) != old
 
 
-def try_all(
+def section_of(
     what: str,
-    cases: int,
-    seed: int,
-    folder: Path,
-    tell: Callable[[str], None],
-    only: int | None,
     draw: Callable[[int, int, Stage], Case],
-    each_point: Callable[[Stage], Iterator[Case]],
     run_case: Callable[[Stage, Case], list[str]],
     count: Callable[[Tally, Case], None],
-) -> Tally:
-    """Try cases, spread over all scenarios.
+) -> Section:
+    """Return a section that spreads its cases over all scenarios.
 
-    Parameters
-    ----------
-    what : str
-        Name of the tally.
-    cases, seed, folder, tell, only
-        As of `scripts.torture.kills.run`.
-    draw : callable
-        Makes the case of a number and a seed.
-    each_point : callable
-        Yields all there are.
-    run_case : callable
-        Returns what went wrong.
-    count : callable
-        Notes of what kind a case was.
+    ``draw`` makes the case of a number and a seed, and ``count`` notes of what kind it was.
     """
-    tally, names = Tally(what), list(SCENARIOS)
-    for k, name in enumerate(names):
-        numbers = [n for n in range(k, cases, len(names)) if only in (None, n)]
-        if cases != ALL and not numbers:
-            continue
-        stage = Stage.of(name, folder)
-        chosen = ((n, draw(n, seed, stage)) for n in numbers)
 
-        def attempt(numbered: tuple[int, Case], stage: Stage = stage) -> list[str]:
-            tally.count("by command", stage.scenario.command)
-            tally.count("by scenario", stage.name)
-            count(tally, numbered[1])
-            return run_case(stage, numbered[1])
+    def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None) -> Tally:
+        tally = Tally(what)
+        for k, name in enumerate(SCENARIOS):
+            numbers = [n for n in range(k, cases, len(SCENARIOS)) if only in (None, n)]
+            if not numbers:
+                continue
+            stage = Stage.of(name, folder)
 
-        label = f"seed {seed} case {{0[0]}}: {{0[1]}}"
-        tally.try_each(
-            enumerate(each_point(stage)) if cases == ALL else chosen, attempt, tell, label
-        )
-        tell(f"{what}: {name}, {tally.tried} so far, {len(tally.failures)} failures")
-    return tally
+            def attempt(numbered: tuple[int, Case], stage: Stage = stage) -> list[str]:
+                tally.count("by command", stage.scenario.command)
+                tally.count("by scenario", stage.name)
+                count(tally, numbered[1])
+                return run_case(stage, numbered[1])
+
+            drawn = ((n, draw(n, seed, stage)) for n in numbers)
+            tally.try_each(drawn, attempt, tell, f"seed {seed} case {{0[0]}}: {{0[1]}}")
+            tell(f"{what}: {name}, {tally.tried} so far, {len(tally.failures)} failures")
+        return tally
+
+    return run

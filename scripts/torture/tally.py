@@ -7,6 +7,10 @@ from typing import Any
 
 SHOW_EVERY = 500  # cases
 
+Tell = Callable[[str], None]  # is told how far it is
+# Runs so many cases of a seed in a folder, or (the last argument) one of them alone.
+Section = Callable[..., "Tally"]
+
 
 class WrongError(Exception):
     """A case failed; the message has the reason."""
@@ -29,18 +33,11 @@ class Tally:
 
     def try_each(
         self, cases: Iterable[Any], attempt: Callable[[Any], Iterable[str]],
-        tell: Callable[[str], None], label: str = "{}",
+        tell: Tell, label: str = "{}",
     ) -> None:  # fmt: skip
-        """Run cases; what goes wrong is a failure, an exception too.
+        """Run cases; what ``attempt`` returns is a failure, and an exception too.
 
-        Parameters
-        ----------
-        attempt : callable
-            Runs a case; returns what went wrong.
-        tell : callable
-            Is told of failures, and now and then how far it is.
-        label : str
-            What a failure begins with; ``{}`` stands for the case.
+        A failure begins with the label, in which ``{}`` stands for the case.
         """
         for case in cases:
             self.tried += 1

@@ -106,7 +106,10 @@ class RowMethod(WholePasses):
         return self.engine.at_work()
 
     def start(self, start: StartPoint) -> None:
-        """Take W and alphas from an earlier run if there is one; certify and save them."""
+        """Take W and alphas from an earlier run if there is one; certify and save them.
+
+        A shared start is not certified.
+        """
         if (earlier := start.earlier) is None:
             return
         training, state = self.training, self.training.state
@@ -114,18 +117,25 @@ class RowMethod(WholePasses):
         state.is_warm = not earlier.is_rescaled
         set_active(self.spare_learners, False)
         earlier.hand_over(training.run, plan, own)
-        state.certificate = certificate = earlier.start(self.engine, tol)
+        certificate = earlier.start(self.engine, tol)
         set_active(self.spare_learners, True)
+        if certificate is not None:
+            self._start_at(certificate)
+        state.only = self._new_parts(earlier)
+        training.commit()
+
+    def _start_at(self, certificate: Certificate) -> None:
+        """Report and keep the weights of an earlier run."""
+        training, state = self.training, self.training.state
+        state.certificate = certificate
         if training.judge(certificate.gap):
             training.keep(certificate)
         training.options.progress.note(
             f"warm start: certified relative gap {certificate.relative_gap:.2e}"
         )
-        state.is_done = certificate.relative_gap <= tol
+        state.is_done = certificate.relative_gap <= training.task.tol
         if not state.is_done:
             self.take_up(certificate)
-        state.only = self._new_parts(earlier)
-        training.commit()
 
     def take_up(self, certificate: Certificate) -> None:
         """Choose the first weights, given the certificate of those of an earlier run."""
@@ -256,7 +266,7 @@ class Dual(RowMethod):
         rounds = choose_rounds(
             setting, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
-            whole=self.engine.whole_work,
+            whole=self.engine.whole_work, screens=self.engine.screens,
         )  # fmt: skip
         if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes
@@ -286,6 +296,8 @@ class Dual(RowMethod):
         state = self.training.state
         if state.only is not None:  # a partial pass has no estimate
             return state.passes > 1  # the first partial pass visits only new blocks
+        if state.passes == 1 and self.training.job.shared_start is not None:
+            return False  # rows rested from its first round on, whatever the others changed
         is_due = state.watch.is_due(done.gap, self.dual, self.training.job.plan.is_whole)
         # If the offset of one class is a little too high, the estimate is far too large; a
         # certificate corrects the offset, and shows how much.

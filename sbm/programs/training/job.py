@@ -24,6 +24,7 @@ from sbm.programs.training.checks import refuse_ranks
 from sbm.programs.training.needs import (
     check_memory_of_products,
     fits,
+    in_groups,
     is_wide,
     near_bytes,
     plan_of,
@@ -40,6 +41,7 @@ from sbm.programs.training.ranks import (
     runs_of_others,
 )
 from sbm.programs.training.scales import scale_features
+from sbm.programs.training.sharedstart import SharedStart
 from sbm.programs.training.state import (
     TrainingState,
     bound_before,
@@ -166,6 +168,8 @@ class Job:
         The run, if it is not next to the model, but that of a training in turns.
     turn : mapping
         Which turn it is, stored in each checkpoint; empty without turns.
+    shared_start : Path or None
+        Run that all turns start from.
     bound : int or None
         Bytes to plan for, if not ``--mem``.
     task : Task
@@ -192,6 +196,7 @@ class Job:
     classes: slice | None = None
     whole_run: Path | None = None
     turn: Mapping[str, Any] = field(default_factory=dict)
+    shared_start: Path | None = None
     bound: int | None = None
     task: Task = field(init=False)
     plan: MemoryPlan = field(init=False)
@@ -250,6 +255,7 @@ class Job:
         """Return the task for a solver; `counts` are row weights per class, to balance classes."""
         settings = replace(self.asked, solver=solver)
         task = Task.of(settings, self.store, self.comm, counts=counts, classes=self.classes)
+        task = in_groups(task)
         if self.validation is None:
             return task
         return replace(task, judge_bytes=self.validation.n_bytes, advice="no --validate")
@@ -415,6 +421,11 @@ class Job:
         has_no_earlier = self.task.method in ("columns", "classes")
         if start.record or start.earlier or start.carried or has_no_earlier:
             return start
+        if self.shared_start is not None and self.task.method == "dual":
+            problems = self.task.share.problems
+            return StartPoint(
+                earlier=SharedStart(self.shared_start, self.store, self.itself, problems)
+            )
         folders, warm_start = start.others, self.task.settings.warm_start
         if warm_start is True:
             folders = last_run(self.path)

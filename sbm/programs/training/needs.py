@@ -7,6 +7,7 @@ need the margins of all rows and the columns of features.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 from sbm.distributed.comm import SLICE
@@ -16,10 +17,11 @@ from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.progress import Progress
 from sbm.engine.sync import shared_bytes
 from sbm.errors import MemoryPlanError
+from sbm.programs.training.ranks import MANY
 from sbm.programs.training.scales import FEATURE_BYTES
 from sbm.programs.training.task import PROXIMAL_COPIES, Task, is_smooth
 from sbm.solver.conjugate import preconditioner_bytes
-from sbm.solver.problem import OneClass
+from sbm.solver.problem import MultiProblem, OneClass
 from sbm.solver.sums import hessian_bytes, product_bytes, way_bytes
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 from sbm.units import format_size, in_megabytes
@@ -31,6 +33,7 @@ __all__ = [
     "check_memory_of_products",
     "fits",
     "has_multipliers",
+    "in_groups",
     "is_wide",
     "near_bytes",
     "near_capacity",
@@ -106,13 +109,45 @@ def plan_of(
 
             threads = usable_threads(settings.threads)
             return plan_classes(store, mem, shape, task.share.comm.size, threads, reserved)
-        return plan_training(store, mem, cache_frac, shape, reserved)
+        if not _may_be_lean(task):
+            return plan_training(store, mem, cache_frac, shape, reserved)
+        with suppress(MemoryPlanError):
+            made = plan_training(store, mem, cache_frac, shape, reserved)
+            if not made.is_crowded:
+                return made
+        lean = replace(shape, copies=copies)
+        return replace(plan_training(store, mem, cache_frac, lean, reserved), is_lean=True)
 
     if bound is not None:
         return plan(bound)
     limit = system_limit()
     chosen = within_limit(plan, settings.mem_bytes, limit, Progress.of(progress).note)
     return chosen if limit is None else replace(chosen, mem=min(chosen.mem, limit.size))
+
+
+def _may_be_lean(task: Task) -> bool:
+    """Return whether one array of weights is enough if several would leave little for rows."""
+    settings, share = task.settings, task.share
+    is_alone = task.method == "dual" and task.models == 1 and share.comm.size == 1
+    others = settings.validate, settings.warm_start
+    return is_alone and task.problems[0].listed and not task.may_be_proximal and not any(others)
+
+
+def in_groups(task: Task) -> Task:
+    """Return a task whose one-vs-rest is in one group, unless all rows stay in memory.
+
+    Two groups take twice as much memory besides the nonzeros, and visit each row twice. In memory
+    two threads visit them in less time.
+    """
+    every = task.share.every
+    n = sum(problem.n_outputs for problem in every)
+    is_alone = task.share.comm.size == 1 and len(every) > 1
+    if not is_alone or not isinstance(every[0], MultiProblem) or n >= MANY:
+        return task
+    one = replace(task, share=replace(task.share, every=[replace(every[0], n_outputs=n)]))
+    with suppress(MemoryPlanError):
+        return task if plan_of(task).is_whole else one
+    return one
 
 
 def fits(task: Task, bound: int | None = None, reserved: int = 0) -> bool:

@@ -35,6 +35,7 @@ from sbm.store.files import file_checksum, make_folder, remove, write_atomically
 from sbm.store.run import Run, runs_here
 
 __all__ = [
+    "MANY",
     "StatusFile",
     "WorkShare",
     "any_of",

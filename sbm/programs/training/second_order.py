@@ -83,7 +83,7 @@ class NewtonSteps:
             elif self._accelerates:
                 self.methods.append(Accelerated(given, self._is_late))
             elif is_wide(task):
-                self.methods.append(WideNewton(given, engine.pauses.after_look))
+                self.methods.append(WideNewton(given, self._is_late))
             elif is_smooth(problem.loss):
                 self.methods.append(SmoothNewton(given, searches))
             else:

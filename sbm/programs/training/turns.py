@@ -4,7 +4,8 @@ Memory may be too small for the weights of all classes, or to keep all rows in o
 variables of all classes. The classes are independent. So each turn is an ordinary training of some
 classes on all rows. All turns have the same run, one after the other; its checkpoints name the turn
 and have the reports of those before it, whose models are in the folder of the run. At the end, the
-model file is joined from those of the turns, some features at a time.
+model file is joined from those of the turns, some features at a time. With lists of
+variables, all turns start from the solution of a training before the first of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sbm.settings import Settings
 from sbm.solver.gap import proven
 from sbm.solver.problem import MultiProblem
 from sbm.store.blocks import BlockStore
-from sbm.store.files import file_checksum
+from sbm.store.files import file_checksum, make_folder, remove
 from sbm.store.run import Run, run_folder
 
 __all__ = ["divide_classes", "train_in_turns"]
@@ -38,6 +39,7 @@ __all__ = ["divide_classes", "train_in_turns"]
 MOST_CLASSES = 4000
 MOST_TURNS = 4  # for the rows to be in one part: each turn reads them again
 _LEAST = 3  # classes of a turn
+_SHARED = "shared.model"  # in the folder of the run
 
 Result = tuple[Model | None, dict[str, Any]]
 
@@ -97,10 +99,10 @@ def _of(task: Task, n: int, in_groups: bool = False) -> Task:
 def _fits(task: Task, n: int, copies: int = 1) -> bool:
     """Return whether a training of `n` classes fits, possibly with several times its weights."""
     try:
-        plan_of(_of(task, n), copies=copies)
+        plan = plan_of(_of(task, n), copies=copies)
     except MemoryPlanError:
         return False
-    return True
+    return not plan.is_lean or not plan.is_crowded or n <= _LEAST
 
 
 def train_in_turns(
@@ -133,15 +135,18 @@ def train_in_turns(
         is_resumed, reports = False, []
         _remove_all(folder)
     resume, late = None if is_resumed else False, 0.0
-    for k in range(len(reports), n):
+    make_folder(folder)  # row weights are copied to it
+    begin, done = clock(), len(reports)
+    shared = _shared_start(job, task, n - done, train, is_resumed)
+    for k in range(done, n):
         first, last = turns[k].start, turns[k].stop
         what = f"classes {first + 1:,} to {last:,} of {turns[-1].stop:,}"
         options.progress.stage(f"turn {k + 1} of {n}: {what}")
-        begin = clock()
+        begin = clock() if k > done else begin  # with the shared start
         part = Job(
             store, models[k], _with_its_share(job, n - k, late), replace(options, resume=resume),
             job.begin, job.comm, classes=turns[k], whole_run=folder,
-            turn={"turns": n, "turns_left": n - k, "reports": reports},
+            turn={"turns": n, "turns_left": n - k, "reports": reports}, shared_start=shared,
         )  # fmt: skip
         _, report = train(part)
         store, resume = part.store, False  # whose features are scaled
@@ -163,7 +168,26 @@ def train_in_turns(
             passes=report["passes"], certificate=proven(report),
         )  # fmt: skip
     _remove_all(folder)
+    remove([folder / _SHARED, run_folder(folder / _SHARED)])
     return Model.load(job.path, most_dense=0), report
+
+
+def _shared_start(
+    job: Job, task: Task, turns: int, train: Callable[[Job], Result], is_resumed: bool
+) -> Path | None:
+    """Solve the problem in which all rows are negative; return its run, or None without lists."""
+    if not turns or not isinstance(task.share.every[0], MultiProblem):
+        return None
+    job.options.progress.stage("shared start: all rows are negative")
+    n, path = len(task.store.labels or []), run_folder(job.path) / _SHARED
+    asked = _with_its_share(job, turns + 1, 0.0)
+    # Its gap is a part of that of each class.
+    asked = replace(asked, tol=0.1 * asked.tol, solver="dual")
+    is_fresh = job.options.resume is False and not is_resumed
+    options = replace(job.options, resume=False if is_fresh else None)
+    # No row has the class after the last one.
+    train(Job(job.store, path, asked, options, job.begin, job.comm, classes=slice(n, n + 1)))
+    return run_folder(path)
 
 
 def _with_its_share(job: Job, turns: int, late: float) -> Settings:
@@ -189,5 +213,4 @@ def _join(models: Sequence[Path], store: BlockStore, report: dict[str, Any]) -> 
 
 def _remove_all(folder: Path) -> None:
     """Remove the models of all turns."""
-    for path in folder.glob("classes-*"):
-        path.unlink(missing_ok=True)
+    remove(list(folder.glob("classes-*")))

@@ -9,7 +9,7 @@ expired rows are dropped, and W is recomputed without them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -479,18 +479,28 @@ class PreviousRun:
         Alphas of expired blocks are dropped.
         """
         for k in range(len(self._outputs)):
-            whole, block = no_alphas(0, self._first.lists), -1
-            for number in own:
-                part = plan.parts[number]
-                if all(piece.block not in self._was for piece in part.pieces):
-                    continue  # new rows: all alphas are 0
-                found = []
-                for piece in part.pieces:
-                    if piece.block != block:
-                        whole, block = self._of_block(k, piece.block), piece.block
-                    found.append(whole.take(self._places(piece)))
-                factor = self._factors[k] * (self._sign if self._is_signed else 1.0)
-                run.store(k * len(plan.parts) + number, join(found).times(factor))
+            factor = self._factors[k] * (self._sign if self._is_signed else 1.0)
+            for number, alpha in self._of_parts(plan, own, k):
+                run.store(k * len(plan.parts) + number, alpha.times(factor))
+
+    def _of_parts(
+        self, plan: MemoryPlan, own: Sequence[int], k: int
+    ) -> Iterator[tuple[int, Alphas]]:
+        """Yield parts of a plan and their alphas, for the k-th problem; without those of new rows.
+
+        Of new rows all alphas are 0.
+        """
+        whole, block = no_alphas(0, self._first.lists), -1
+        for number in own:
+            part = plan.parts[number]
+            if all(piece.block not in self._was for piece in part.pieces):
+                continue
+            found = []
+            for piece in part.pieces:
+                if piece.block != block:
+                    whole, block = self._of_block(k, piece.block), piece.block
+                found.append(whole.take(self._places(piece)))
+            yield number, join(found)
 
     def _of_block(self, k: int, block: int) -> Alphas:
         """Return the alphas of a block of the store, for the k-th problem."""
@@ -522,7 +532,7 @@ class PreviousRun:
             )
         return np.concatenate(mine) if mine else np.empty(0, np.int64)
 
-    def start(self, engine: Engine, tol: float) -> Certificate:
+    def start(self, engine: Engine, tol: float) -> Certificate | None:
         """Set the learners' W and alphas; return the certificate of this start.
 
         The earlier W matches the alphas, unless Newton's method found it, some alphas are gone, or

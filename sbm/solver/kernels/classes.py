@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.common import prefetch, rounding
-from sbm.solver.kernels.vectors import add8, add_sizes8, largest8, store8, zeros8
+from sbm.solver.kernels.vectors import add8, add_few, add_sizes8, largest8, store8, zeros8
 
 __all__ = [
     "EVER", "FAST", "FULL", "NEVER", "TINY", "count_nonzero", "decide", "decide_few",
@@ -33,9 +33,12 @@ FULL = 1.0 - 1e-12
 def prefetch_weights(W, indices, begin, length):
     """Prefetch the weights of one row: a cache line has those of 8 classes."""
     outputs = np.int64(W.shape[1])
+    last = min(outputs, 32) - 1
     for p in range(begin, begin + length):
-        for k in range(0, min(outputs, 32), 8):
-            prefetch(W, np.int64(indices[p]) * outputs + k)
+        first = np.int64(indices[p]) * outputs
+        for k in range(0, last, 8):
+            prefetch(W, first + k)
+        prefetch(W, first + last)  # a row of W may begin anywhere in a line
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -65,35 +68,24 @@ def _dot16(indices, values, begin, end, W, k, m, z):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _dot4(indices, values, begin, end, W, k, z):
-    """Write z[k : k + 4]."""
-    z0 = z1 = z2 = z3 = 0.0
-    for p in range(begin, end):
-        f = np.uint32(indices[p])
-        v = 1.0 if values is None else np.float64(values[p])
-        z0 += v * W[f, k]
-        z1 += v * W[f, k + np.uint64(1)]
-        z2 += v * W[f, k + np.uint64(2)]
-        z3 += v * W[f, k + np.uint64(3)]
-    z[k] = z0
-    z[k + np.uint64(1)] = z1
-    z[k + np.uint64(2)] = z2
-    z[k + np.uint64(3)] = z3
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _dot1(indices, values, begin, end, W, k, z):
-    """Write z[k]."""
-    sum_ = 0.0
+def _dot_few(indices, values, begin, end, W, z):
+    """Write z of fewer than 8 classes, and `NEVER` up to 8."""
+    outputs = np.uint64(W.shape[1])
+    sums = zeros8()
     for p in range(begin, end):
         v = 1.0 if values is None else np.float64(values[p])
-        sum_ += v * W[np.uint32(indices[p]), k]
-    z[k] = sum_
+        sums = add_few(sums, v, W, np.uint64(np.uint32(indices[p])) * outputs, outputs)
+    store8(sums, z, np.uint64(0))
+    for k in range(outputs, np.uint64(8)):
+        z[k] = NEVER
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def decide(indices, values, begin, end, W, bias, z):
-    """Write z = W'x of one row. Blocks of classes may overlap, as values are not added to."""
+    """Write z = W'x of one row; if there are fewer than 8 classes, `NEVER` for others up to 8.
+
+    Blocks of classes may overlap, as values are not added to.
+    """
     outputs = np.uint64(W.shape[1])
     k = np.uint64(0)
     if outputs >= np.uint64(8):
@@ -103,14 +95,8 @@ def decide(indices, values, begin, end, W, bias, z):
             k += np.uint64(16)
         if k < outputs:
             _dot8(indices, values, begin, end, W, last, z)
-    elif outputs >= np.uint64(4):
-        _dot4(indices, values, begin, end, W, k, z)
-        if outputs > np.uint64(4):
-            _dot4(indices, values, begin, end, W, outputs - np.uint64(4), z)
     else:
-        while k < outputs:
-            _dot1(indices, values, begin, end, W, k, z)
-            k += np.uint64(1)
+        _dot_few(indices, values, begin, end, W, z)
     if bias > 0.0:
         for c in range(outputs):
             z[c] += bias * W[W.shape[0] - 1, c]

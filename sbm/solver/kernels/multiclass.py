@@ -248,7 +248,7 @@ def solve(
         Scratch.
     scratch, scratch_few : (5, width) float64, (5, FEW) float64
     columns, shut, shut_few : (width,) int32, (K,) bool, (FEW,) bool
-        Scratch; `width` is above K and a multiple of 16, for vectorization.
+        Scratch; `width` is above K and a multiple of 8, for vectorization.
     stats : (6,) float64, added to in place
         Change of Σ d_i; gap of the block's rows at their first visit (with `stop`: of the rows of
         the last round); visits; updates; rounds; visits cut short because the lists were full.
@@ -478,7 +478,8 @@ def certify(
     offsets, outputs, betas : (n + 1,) int64, int32, float64
         Lists of the rows.
     W_alpha : like W, added to in place
-        The weights that belong to the variables, rebuilt from scratch over all blocks.
+        The weights that belong to the variables, rebuilt from scratch over all blocks. Empty if W
+        has them.
     scratch, columns : (4, width) float64, (width,) int32
         Scratch.
     sums : (7,) float64, added to in place
@@ -532,7 +533,8 @@ def certify(
             else:
                 support += 1
                 free += _is_free(own, cost, beta, kind, rest, squared)
-            move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
+            if len(W_alpha) > 0:
+                move(indices, values, start, end, W_alpha, bias, columns, steps, n_steps)
             norm = math.sqrt(squared_norm(values, start, end) + bias * bias)
             for j in range(n_steps):
                 size += abs(steps[j]) * norm

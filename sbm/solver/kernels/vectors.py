@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["PLAIN", "add8", "add_sizes8", "largest8", "store8", "zeros8"]
+__all__ = ["PLAIN", "add8", "add_few", "add_sizes8", "largest8", "store8", "zeros8"]
 
 _VECTOR = ir.VectorType(ir.DoubleType(), 8)
 
@@ -50,6 +50,20 @@ def _product(context, builder, signature, arguments):
     return builder.fmul(_splat(builder, arguments[1]), builder.load(place, align=8))
 
 
+def _masked(context, builder, array_type, array, index, n):
+    """Return the first n of eight elements of an array, and zeros; no others are read."""
+    place = _place(context, builder, array_type, array, index)
+    vector = ir.VectorType(ir.IntType(64), 8)
+    some = builder.insert_element(ir.Constant(vector, ir.Undefined), n, ir.IntType(32)(0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
+    limit = builder.shuffle_vector(some, ir.Constant(vector, ir.Undefined), zeros)
+    mask = builder.icmp_unsigned("<", ir.Constant(vector, list(range(8))), limit)
+    others = ir.Constant(_VECTOR, [0.0] * 8)
+    kind = ir.FunctionType(_VECTOR, [place.type, ir.IntType(32), mask.type, _VECTOR])
+    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v8f64.p0")
+    return builder.call(load, [place, ir.IntType(32)(8), mask, others])
+
+
 def _call(builder, name, result, argument):
     kind = ir.FunctionType(result, [argument.type])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [argument])
@@ -69,6 +83,18 @@ def add8(typing_context, sums, v, W, index):
         return builder.fadd(arguments[0], _product(context, builder, signature, arguments))
 
     return _eight(_eight, types.float64, W, types.uint64), generate
+
+
+@intrinsic
+def add_few(typing_context, sums, v, W, index, n):
+    """Return sums + v * the first n of W.flat[index : index + 8], and of zeros."""
+
+    def generate(context, builder, signature, arguments):
+        sums, v, W, index, n = arguments
+        some = _masked(context, builder, signature.args[2], W, index, n)
+        return builder.fadd(sums, builder.fmul(_splat(builder, v), some))
+
+    return _eight(_eight, types.float64, W, types.uint64, types.uint64), generate
 
 
 @intrinsic
@@ -104,6 +130,11 @@ def largest8(typing_context, sums):
     return types.float64(_eight), generate
 
 
+def _add_few(sums, v, W, index, n):
+    sums[:n] += v * W.flat[index : index + n]
+    return sums
+
+
 def _write(sums, z, k):
     z[k : k + 8] = sums
 
@@ -112,6 +143,7 @@ def _write(sums, z, k):
 PLAIN = {
     "zeros8": lambda: np.zeros(8),
     "add8": lambda sums, v, W, index: sums + v * W.flat[index : index + 8],
+    "add_few": _add_few,
     "add_sizes8": lambda sums, v, W, index: sums + abs(v * W.flat[index : index + 8]),
     "store8": _write,
     "largest8": np.max,

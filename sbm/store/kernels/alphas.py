@@ -24,7 +24,8 @@ def pack(alpha, resting, codes, free):
     resting : (r,) float64
         At most `FREE` values, the most frequent first.
     codes : (n,) uint8, filled in place
-    free : (n,) float64, filled in place
+    free : (n_free + 1,) float64, filled in place
+        See `count_free`.
 
     Returns
     -------
@@ -40,6 +41,24 @@ def pack(alpha, resting, codes, free):
         codes[i] = code
         free[n_free] = alpha[i]
         n_free += code == FREE
+    return n_free
+
+
+@njit(nogil=True, error_model="numpy")
+def count_free(alpha, resting):
+    """Return how many alphas are not at a resting value.
+
+    Parameters
+    ----------
+    alpha : (n,) float64
+    resting : (r,) float64
+    """
+    n_free = 0
+    for i in range(len(alpha)):
+        free = True
+        for k in range(len(resting)):
+            free &= alpha[i] != resting[k]
+        n_free += free
     return n_free
 
 

@@ -11,9 +11,8 @@ TYPES = {
         """,
         "decode_numbers": "symbols:uint8[1] bits:uint8[1] limit:int64 out:int32[1]",
         "gather_rows": """
-            starts:int64[1] lengths:int32[1] indices:int32[1] values:{values} rows:int64[1]
-            out_lengths:int32[1] out_indices:int32[1] out_values:{values} words:uint64[1]
-            counts:int64[1]
+            starts:int64[1] indices:int32[1] values:{values} rows:int64[1] lengths:int32[1]
+            out_indices:int32[1] out_values:{values} words:uint64[1] counts:int64[1]
         """,
     },
     "values": {
@@ -23,6 +22,7 @@ TYPES = {
         "join_planes": "planes:uint8[2] exponent:int64 words:{words}",
     },
     "alphas": {
+        "count_free": "alpha:float64[1] resting:float64[1]",
         "pack": "alpha:float64[1] resting:float64[1] codes:uint8[1] free:float64[1]",
         "unpack": "codes:uint8[1] free:float64[1] resting:float64[1] alpha:float64[1]",
     },

@@ -265,21 +265,18 @@ def _sort_long(indices, values, begin, length, k, out_indices, out_values, words
 
 
 @njit(nogil=True, error_model="numpy")
-def gather_rows(
-    starts, lengths, indices, values, rows, out_lengths, out_indices, out_values, words, counts
-):
+def gather_rows(starts, indices, values, rows, lengths, out_indices, out_values, words, counts):
     """Copy the chosen rows one after the other, each sorted by index.
 
     Parameters
     ----------
-    starts, lengths : (n_rows,) int64 and int32
+    starts : (n_rows,) int64
     indices : int32
         Distinct within a row, in any order.
     values : float or None
         None when all are 1.
-    rows : (n_chosen,) int64
-        Which rows, in which order.
-    out_lengths : (n_chosen,) int32, filled in place
+    rows, lengths : (n_chosen,) int64, int32
+        Which rows, in which order, and the nonzeros of each.
     out_indices : (nnz,) int32, filled in place
     out_values : (nnz,) float, filled in place, or None
     words : (at least twice the longest row,) uint64
@@ -291,12 +288,10 @@ def gather_rows(
     for i in range(len(rows)):
         if i + 2 * _AHEAD < len(rows):
             _prefetch(starts, rows[i + 2 * _AHEAD])
-            _prefetch(lengths, rows[i + 2 * _AHEAD])
         if i + _AHEAD < len(rows):
             _prefetch(indices, starts[rows[i + _AHEAD]])
             _prefetch(indices, starts[rows[i + _AHEAD]] + _LANES)
-        begin, length = starts[rows[i]], np.int64(lengths[rows[i]])
-        out_lengths[i] = length
+        begin, length = starts[rows[i]], np.int64(lengths[i])
         if length <= _SHORT and begin + length + _LANES <= len(indices):
             _sort_short(indices, values, begin, length, k, out_indices, out_values)
         else:
