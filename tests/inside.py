@@ -184,6 +184,7 @@ from sbm.solver.gap import Certificate, Certifier, GapWatch, ray
 from sbm.solver.kernels import classes as kernels_classes_module
 from sbm.solver.kernels import common as kernels_common_module
 from sbm.solver.kernels.vectors import PLAIN
+from sbm.solver.l1 import _Newton as SparseNewton
 from sbm.solver.metric import Metric
 from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.onepass import OnePass, Size, caches_nnz
@@ -469,6 +470,7 @@ __all__ = [
     "Solver",
     "Source",
     "SourceProgress",
+    "SparseNewton",
     "SparseWeights",
     "SplitOptions",
     "StatusFile",

@@ -14,6 +14,7 @@ from inside import (
     MemoryPlan,
     Progress,
     Run,
+    SparseNewton,
     cli,
     first_charts,
     load,
@@ -179,6 +180,29 @@ def test_products_of_columns_save_visits_where_columns_are_alike(
     assert report["visits"] < other["visits"]
     assert primal(model, X, y) == pytest.approx(report["primal"], rel=1e-9)
     assert primal(model, X, y) <= primal(slow, X, y) * (1 + 1e-6)
+
+
+def test_conjugate_steps_grow_while_they_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, n, words = np.random.default_rng(4), 300, 200
+    topics = random.dirichlet(np.full(words, 0.05), 12)
+    mix = random.dirichlet(np.full(12, 0.3), n)
+    X = random.poisson((mix @ topics) * random.lognormal(5, 1, (n, 1))).astype(np.float32)
+    share = mix[:, :4].sum(axis=1)
+    store = make_store(tmp_path, X, (share > np.median(share)).astype(float))
+    conjugate, most = SparseNewton._conjugate, list[int]()
+
+    def noted(self: SparseNewton) -> float:
+        most.append(self._most)
+        return conjugate(self)
+
+    monkeypatch.setattr(SparseNewton, "_conjugate", noted)
+    patch(monkeypatch, "MOST_GRAM", 0)
+    _, report = train(store, tol=1e-3, penalty="l1", loss="squared_hinge")
+    assert report["converged"]
+    assert most == sorted(most)
+    assert {*most} == {15, 30, 60}
 
 
 def test_estimators_take_the_penalty(tmp_path: Path) -> None:

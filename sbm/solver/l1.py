@@ -36,7 +36,7 @@ _LEAST_CURVATURE = 1e-12
 _INNER = 0.1  # share of the violations that a Newton step leaves
 _SWEEPS = 10  # over all columns, in a Newton step
 _MOST_FLAT = 3
-_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough
+_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough; more after they paid
 _MOST_PATIENCE = 32  # Newton steps without, if they did not pay
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
@@ -466,6 +466,7 @@ class _Newton:
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
+        self._most = _CONJUGATE
         self._missed = 0  # nonzeros visited by sweeps that were not enough
         self._center()
         self._losses, self._linear = fit.linearize(scratch, spread)
@@ -573,7 +574,7 @@ class _Newton:
         if self._conjugate() < usual * (self._work.nonzeros - begun):
             self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
         else:
-            self._patience = 0
+            self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
 
     def _matrix_pays(self) -> bool:
         """Return whether X'HX of the near columns costs no more than the sweeps that missed."""
@@ -654,7 +655,7 @@ class _Newton:
         size = first = _dot(r, p)
         starts = self._columns.starts
         nonzeros = int((starts[some + 1] - starts[some]).sum())
-        for _ in range(_CONJUGATE):
+        for _ in range(self._most):
             kernels.multiply(*place, p, scratch.step)
             scratch.step *= H
             kernels.products(*place, scratch.step, 1, q)
