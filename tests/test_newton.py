@@ -216,9 +216,9 @@ def test_first_passes_are_short_if_auto_may_switch(tmp_path: Path, monkeypatch: 
     store, rounds = make_store(tmp_path, X, y), {}
     for solver in ("auto", "dual"):
         _, report = sbm.train(
-            store, tmp_path / f"{solver}.model", {"solver": solver, "max_passes": 2}, resume=False
+            store, tmp_path / f"{solver}.model", {"solver": solver, "max_passes": 3}, resume=False
         )
-        rounds[solver] = report["rounds"][1]  # of the first pass they are few in any case
+        rounds[solver] = report["rounds"][1]  # the first pass is short, anyway
     assert rounds["auto"] < rounds["dual"]
 
 

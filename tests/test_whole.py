@@ -76,4 +76,4 @@ def test_blocks_are_joined_only_where_that_is_possible(tmp_path, monkeypatch):
         sbm.train(store.folder, tmp_path / "m.model", {"tol": 0.01, **more}, resume=False)[1]
         for more in ({"calibrate": True}, {"loss": "one_class", "nu": 0.5, "task": "auto"})
     ]
-    assert [report["blocks"] for report in reports] == [6, 6]
+    assert [report["blocks"] for report in reports] == [1, 6]

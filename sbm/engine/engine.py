@@ -181,7 +181,7 @@ class Engine:
         self.own = list(range(len(plan.parts)) if own is None else own)
         self.seconds = Seconds()
         n = len(problems)
-        # Then alphas stay in memory, too, and nobody solves while rows are screened or certified.
+        # The alphas of a single part stay in memory, like its rows.
         self._holds = plan.is_whole and self.comm.size == 1 and not problems[0].listed
         self.staying = plan.staying(self.own) if staying is None else list(staying)
         is_whole = len(self.staying) == len(self.own)  # nothing is read again

@@ -141,7 +141,7 @@ class BlockReader:
         first = self.decoded + caches
         self._offsets = (first, first + plan.block_nnz)
         # Does not affect the result.
-        solving = 0 if plan.is_whole else 1
+        solving = 0 if plan.is_whole else 1  # the solver waits for the screen of a single part
         self._decoders = plan.decoders(threads - solving, plan.left - plan.decoded_bytes(staying))
         self.pool = loading_thread(threads)
         self.bytes_read, self.disk_before = 0, 0.0

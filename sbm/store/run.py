@@ -392,8 +392,10 @@ class Run:
     def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
         """Pack variables into small arrays; also count the rows with a variable not at rest."""
         values = alpha.values
-        codes, free = np.empty(len(values), np.uint8), np.empty(len(values))
-        n_free = kernels.pack(values, np.array(self._resting), codes, free)
+        resting, codes = np.array(self._resting), np.empty(len(values), np.uint8)
+        # `pack` also writes resting values, behind the free ones.
+        free = np.empty(kernels.count_free(values, resting) + 1)
+        n_free = kernels.pack(values, resting, codes, free)
         arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
         if not isinstance(alpha, Lists):
             return arrays, int(n_free)

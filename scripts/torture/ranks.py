@@ -31,7 +31,10 @@ TRAININGS = (
     ("-C", "0.1", "--parts", "blocks", "--cache-frac", "0.3", "--checkpoint-every", "0.001s"),
     ("-C", "0.1", "--solver", "newton", "--loss", "squared_hinge"),
     ("--loss", "log_loss", "--parts", "blocks", "--checkpoint-every", "0.001s"),
+    ("--loss", "crammer_singer", "--tol", "0.01"),
+    ("--loss", "weston_watkins", "--tol", "0.01"),
 )
+JOINT = ("crammer_singer", "weston_watkins")  # of so many classes that weights are by class
 SIZES = (2, 3)
 MOST_SECONDS = 100.0
 MOST_TO_END = 10.0  # seconds, after the launcher
@@ -135,7 +138,7 @@ def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None
         for size in SIZES:
             mine = folder / f"{k}-{size}"
             mine.mkdir(parents=True)
-            _make_store(mine)
+            (_make_many_classes if words[1] in JOINT else _make_store)(mine)
             all_ranks.append(Ranks(mine, size, words))
     numbers = range(cases) if only is None else [only]
     tally.try_each(
@@ -144,13 +147,25 @@ def run(cases: int, seed: int, folder: Path, tell: Tell, only: int | None = None
     return tally
 
 
+def _make_many_classes(folder: Path) -> None:
+    choose, lines = random.Random(0), []
+    for i in range(1200):
+        own = choose.sample(range(50 * (i % 600) + 1, 50 * (i % 600) + 51), 10)
+        ids = sorted({*own, *(choose.randint(1, 30_000) for _ in range(30))})
+        lines.append(" ".join([str(i % 600), *(f"{k}:1" for k in ids)]))
+    _split(folder, lines)
+
+
 def _make_store(folder: Path) -> None:
-    choose = random.Random(0)
-    lines = []
+    choose, lines = random.Random(0), list[str]()
     for _ in range(400):
         features = sorted({int(300 * choose.random() ** 2) + 1 for _ in range(8)})
         label = 1 if sum(features[:3]) % 3 else -1
         lines.append(" ".join([str(label), *(f"{k}:1" for k in features)]))
+    _split(folder, lines)
+
+
+def _split(folder: Path, lines: Sequence[str]) -> None:
     (folder / "d.svm").write_text("\n".join(lines) + "\n")
     sbm.split([folder / "d.svm"], folder / "d.sbm", blocks=4)
 

@@ -33,9 +33,12 @@ FULL = 1.0 - 1e-12
 def prefetch_weights(W, indices, begin, length):
     """Prefetch the weights of one row: a cache line has those of 8 classes."""
     outputs = np.int64(W.shape[1])
+    last = min(outputs, 32) - 1
     for p in range(begin, begin + length):
-        for k in range(0, min(outputs, 32), 8):
-            prefetch(W, np.int64(indices[p]) * outputs + k)
+        first = np.int64(indices[p]) * outputs
+        for k in range(0, last, 8):
+            prefetch(W, first + k)
+        prefetch(W, first + last)  # a row of W may begin anywhere in a line
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

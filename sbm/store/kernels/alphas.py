@@ -24,7 +24,8 @@ def pack(alpha, resting, codes, free):
     resting : (r,) float64
         At most `FREE` values, the most frequent first.
     codes : (n,) uint8, filled in place
-    free : (n,) float64, filled in place
+    free : (n_free + 1,) float64, filled in place
+        See `count_free`.
 
     Returns
     -------
