@@ -138,10 +138,10 @@ def _judge(one: Trained, claims: Claims) -> None:
     )  # fmt: skip
     drawn = curves.ratio("BMD", "BMD, drawn anew")
     claims.add(
-        "blocks that are drawn anew in each pass make up for a cache in part", data,
+        "not in the paper: blocks drawn anew in each pass make up for a cache in part", data,
         "difference of BMD with stored blocks over that with drawn ones above 1, mean over the "
         "passes",
-        number(drawn), drawn > 1, where="2 (not in the paper, which keeps blocks as they are)",
+        number(drawn), drawn > 1,
         why=f"the optimum is known within {number(curves.known)}",
     )  # fmt: skip
     spread = {}
