@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -206,6 +206,20 @@ def test_weights_leave_room_for_rows(store, tmp_path, loss):
     _, again = sbm.train(store, other, {**job, "threads": 2})
     assert again["resumed"]
     assert other.read_bytes() == path.read_bytes()
+
+
+def test_many_classes_have_two_arrays_of_weights(store, monkeypatch):
+    """Their rows have so many variables that blocks took more memory than planned."""
+    task = Task.of(sbm.Settings(**SETTINGS, mem="77MB"), BlockStore(store))
+
+    def is_lean() -> bool:
+        with suppress(MemoryPlanError):
+            return plan_of(task).is_lean
+        return False
+
+    assert is_lean()
+    monkeypatch.setattr("sbm.programs.training.needs.MANY", N_CLASSES)
+    assert not is_lean()
 
 
 def test_refusal_names_what_fits(store, tmp_path):
