@@ -94,7 +94,7 @@ def numbers() -> str:
          "time, little memory", "its peak"], rows,
     )  # fmt: skip
     peer = result("grid")["settings"]["LIBLINEAR"]
-    return f"{CAPTION}\n{text}\nLIBLINEAR is {peer}.\n"
+    return f"{CAPTION}\n{text}\nLIBLINEAR was measured as {peer}.\n"
 
 
 def grid() -> str:
