@@ -271,10 +271,10 @@ class Dual(RowMethod):
         if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes
             rounds = max(rounds, int(min(_MOST_ROUNDS, least)))
-        if setting == "auto" and not self.engine.whole_work and job.comm.size == 1:
-            rounds = max(rounds, self._hurried())
-        if setting != "auto" or not self.engine.whole_work or job.comm.size > 1:
+        if setting != "auto" or job.comm.size > 1:
             return rounds
+        if not self.engine.whole_work:
+            return max(rounds, self._hurried())
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
 
@@ -285,9 +285,8 @@ class Dual(RowMethod):
         free = (state.free_rows or 0) / len(self.learners)
         # With room in the cache for a third of the free rows, four times the rounds took twice the
         # visits to the same gap.
-        if 2 * training.job.plan.cache_rows < free:
-            return 1
-        if left is None or state.passes < LATE or training.job.can_switch():
+        is_enough = 2 * training.job.plan.cache_rows >= free
+        if left is None or state.passes < LATE or not is_enough or training.job.can_switch():
             return 1
         return hurried_rounds(state.rounds[-1], left, training.task.max_passes - state.passes)
 

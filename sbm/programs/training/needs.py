@@ -130,10 +130,10 @@ def _may_be_lean(task: Task) -> bool:
     settings, share = task.settings, task.share
     is_alone = task.method == "dual" and task.models == 1 and share.comm.size == 1
     others = settings.validate, settings.warm_start
-    # With more classes, rows have more variables than weights take memory.
+    suits = task.problems[0].listed and not task.may_be_proximal
+    # With more classes, the variables of rows take more memory than the weights.
     is_few = sum(problem.n_outputs for problem in task.problems) < MANY
-    is_few = is_few and task.problems[0].listed
-    return is_alone and is_few and not task.may_be_proximal and not any(others)
+    return is_alone and suits and is_few and not any(others)
 
 
 def in_groups(task: Task) -> Task:

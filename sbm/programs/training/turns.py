@@ -4,8 +4,8 @@ Memory may be too small for the weights of all classes, or to keep all rows in o
 variables of all classes. The classes are independent. So each turn is an ordinary training of some
 classes on all rows. All turns have the same run, one after the other; its checkpoints name the turn
 and have the reports of those before it, whose models are in the folder of the run. At the end, the
-model file is joined from those of the turns, some features at a time. With lists of
-variables, all turns start from the solution of a training before the first of them.
+model file is joined from those of the turns, some features at a time. With lists of variables, all
+turns start from the solution of a training before the first of them.
 """
 
 from __future__ import annotations
