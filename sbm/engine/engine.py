@@ -245,6 +245,7 @@ class Engine:
         solver = Solver(
             problem, W, working, rounds=1, policy=options.policy, seed=options.seed + k,
             spread=self.team.map if n == 1 else map, is_lean=self.plan.is_lean,
+            searches=self._holds,
         )  # fmt: skip
         if self.comm.size > 1:
             solver.together = Combiner(self.comm, problem, W)

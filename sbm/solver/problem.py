@@ -20,6 +20,7 @@ from sbm.compiled.calls import load
 from sbm.errors import DataError
 from sbm.plain import dataclass
 from sbm.rows import Rows
+from sbm.solver.tangents import FIRST, ParallelTangents
 from sbm.solver.variables import FEW, DenseSet, ListPool
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class Rounds:
         If the changes of several ranks are added up.
     turn : int
         Number of the first round.
+    searches : bool
+        Whether rounds alternate with searches along lines; see `sbm.solver.tangents`.
     """
 
     at: npt.NDArray[np.int32]
@@ -163,13 +166,14 @@ class Rounds:
     dual_sum: float = 0.0
     damping: Damping | None = None
     turn: int = 0
+    searches: bool = False
 
     @property
     def damped(self) -> tuple[Any, ...]:
         """Arguments of kernels, in the order of `Damping`."""
         how = self.damping
         if how is None:
-            return None, 1.0, None, None
+            return None, 1.0, None, np.array([np.inf, 0.0, 1.0])
         return how.factors, how.extra, how.code, how.worsts
 
 
@@ -252,6 +256,11 @@ class Problem(_Separable):
     n_outputs = 1
     listed = False
 
+    @property
+    def searches(self) -> bool:
+        """Whether rounds may alternate with searches along lines; see `sbm.solver.tangents`."""
+        return not self.intercept
+
     def with_costs(self, factor: float) -> Problem:
         """Return the problem with all costs times a factor."""
         positive, negative = factor * self.cost_positive, factor * self.cost_negative
@@ -333,7 +342,8 @@ class Problem(_Separable):
     ) -> npt.NDArray[np.float64]:
         """Visit rows in rounds; change their variables and scores, and W.
 
-        The rise of Σ d_i is added to `rise`.
+        The rise of Σ d_i is added to `rise`. From round `FIRST` on there are searches along lines
+        between rounds, if there are to be any.
 
         Returns
         -------
@@ -347,12 +357,32 @@ class Problem(_Separable):
             If a number overflows.
         """
         assert isinstance(work.alpha, DenseSet | Dense)
-        n, stats = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0])
-        self._kernels.solve(
-            *self.arguments(work.rows, work.alpha.values[:n], W), work.home[:n], work.score[:n],
-            work.rest[:n], *how.damped, how.turn, how.rounds, how.chunk, how.inner_tol, how.stop,
-            how.dual_sum, how.at, how.state, how.awake, how.order, stats,
-        )  # fmt: skip
+        n, stats, damped = work.n, np.array([rise, 0.0, 0.0, 0.0, 0.0]), how.damped
+        alpha = work.alpha.values[:n]
+        arguments = self.arguments(work.rows, alpha, W)
+
+        def visit(first: int, end: int) -> int:
+            ended: int = self._kernels.solve(
+                *arguments, work.home[:n], work.score[:n], work.rest[:n], *damped, first, end,
+                how.chunk, how.inner_tol, how.stop, how.dual_sum, how.at, how.state, how.awake,
+                how.order, stats,
+            )  # fmt: skip
+            return ended
+
+        has_ended = visit(how.turn, min(FIRST, how.rounds) if how.searches else how.rounds)
+        if not how.searches or has_ended or how.rounds <= FIRST:
+            return _finite(stats)
+        tangents = ParallelTangents(alpha, W[:, 0])
+        mean = float(work.rows.lengths.mean())
+        for r in range(FIRST, how.rounds):
+            before = stats[2]
+            if how.stop > 0.0:
+                stats[1] = 0.0  # the gap of the last round counts
+            if visit(r, r + 1):
+                break
+            if r + 1 < how.rounds:
+                nonzeros = mean * (stats[2] - before)
+                stats[0] += tangents.end_round(nonzeros, self._kernels.search, arguments)
         return _finite(stats)
 
     def screen(self, rows: Rows, alpha: Alphas, W: Weights, moving: npt.NDArray[np.bool_]) -> None:
@@ -430,6 +460,7 @@ class OneClass(Problem):
     """
 
     admits_zeros = False
+    searches = False  # ρ moves, too
 
     def __init__(self, loss: Loss, nu: float, total: float) -> None:
         super().__init__(loss, 1.0, 1.0, positive=-1, classify=False)
@@ -637,6 +668,7 @@ class MultiProblem(_Separable):
     n_outputs: int = 0
 
     listed = True
+    searches = False
     classify = True
     intercept = False
 

@@ -163,6 +163,8 @@ class Solver:
         W at the last `look_ahead`; free for other uses between passes. Empty if `is_lean`.
     is_lean : bool
         Whether W is the only array of its size, so that blocks are screened by `screen`.
+    searches : bool
+        Whether rounds alternate with searches along lines; see `sbm.solver.tangents`.
     rest_share : float
         Share of the rows of the last screened block that were at rest.
     unscreened : int
@@ -180,6 +182,7 @@ class Solver:
         seed: int = 0,
         spread: Spread = map,
         is_lean: bool = False,
+        searches: bool = False,
     ) -> None:
         self.problem = problem
         self.W = W
@@ -190,6 +193,7 @@ class Solver:
         self.stop = 0.0
         self.spread = spread
         self.is_lean = is_lean
+        self.searches = searches and not is_lean and problem.searches
         self.W_seen = np.empty((0 if is_lean else len(W), W.shape[1]))
         self.dual_sum = 0.0
         self.rest_share, self.unscreened = 1.0, 0
@@ -317,7 +321,7 @@ class Solver:
         order = np.empty(room_for_order(n, chunk), np.int32)
         how = Rounds(
             block.at, self.rounds, chunk, INNER_TOL, self._state, self._awake[: n + chunk], order,
-            self.spread, self.stop, self.dual_sum,
+            self.spread, self.stop, self.dual_sum, searches=self.searches,
         )  # fmt: skip
         if self.together is None:
             working.wake()

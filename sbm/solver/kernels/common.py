@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 __all__ = [
     "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round",
     "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
-    "is_last", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
+    "is_settled", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
     "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
     "step_in_box", "weight_of",
 ]  # fmt: skip
@@ -127,9 +127,9 @@ def begin_round(order, chunk, state, rest, awake):
 
 
 @njit(nogil=True, error_model="numpy")
-def is_last(r, rounds, worst, inner_tol):
-    """Whether round r, with this largest violation, is the last one."""
-    return r + 1 == rounds or worst == 0.0 or (r == 0 and worst <= inner_tol)
+def is_settled(r, worst, inner_tol):
+    """Whether no round needs to follow round r with this largest violation."""
+    return worst == 0.0 or (r == 0 and worst <= inner_tol)
 
 
 @njit(nogil=True, error_model="numpy")

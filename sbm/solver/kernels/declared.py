@@ -9,10 +9,12 @@ __all__ = ["TYPES"]
 _ROWS = "starts:int64[1] lengths:int32[1] indices:int32[1] values:{values}"
 _SEEN = "begins:int64[1] ends:int64[1] indices:int32[1] values:{values}"
 _STEPS = "damping:float64[1]?summed damping_extra:float64 code:uint8[1]?summed"
-_STEPS += " worsts:float64[1]?summed"
+_STEPS += " worsts:float64[1]"
 
 
-def _one_variable(y: str, x_sum: str = "none", screened: str = "") -> dict[str, str]:
+def _one_variable(
+    y: str, x_sum: str = "none", screened: str = "", searched: bool = True
+) -> dict[str, str]:
     """Return the types of a loss with one variable per row; those of `y` that rest are screened."""
 
     def rows(y: str) -> str:
@@ -31,6 +33,8 @@ def _one_variable(y: str, x_sum: str = "none", screened: str = "") -> dict[str, 
         """,
         "certify": f"{rows(y)} w_alpha:float64[1] x_sum:{x_sum} sums:float64[1]",
     }
+    if searched:
+        types["search"] = f"{rows(y)} before:float64[1] w_before:float64[1] sums:float64[1]"
     if screened:
         types["screen"] = f"{rows(screened)} moving:bool[1]"
     return types
@@ -59,7 +63,7 @@ TYPES = {
     "svc": _one_variable("int32[1]", screened="int32[1]"),
     "logistic": _one_variable("int32[1]"),
     "svr": _one_variable("{y}", screened="float64[1]"),
-    "one_class": _one_variable("none", x_sum="float64[1]"),
+    "one_class": _one_variable("none", x_sum="float64[1]", searched=False),
     "multiclass": {
         "solve": f"""
             {_LISTED} home:int32[1] indices:int32[1] values:{{values}} begin:int64[1]

@@ -33,8 +33,9 @@ from numba import njit
 
 from sbm.solver.kernels.common import exp, log1p, log_ratio, rounding, sign_and_cost
 from sbm.solver.kernels.rounds import make_certify, make_solve
+from sbm.solver.kernels.tangents import make_search
 
-__all__ = ["certify", "solve"]
+__all__ = ["certify", "search", "solve"]
 
 _FUSED = {"contract"}  # allow fused multiply-add
 _MOST_STEPS = 100  # of the slow method; at most 20 have been observed
@@ -218,5 +219,26 @@ def _terms(z, error, alpha, row, numbers):
     return gap + missed, loss, C * error, dual, 0.0
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _expand(alpha, row, numbers):
+    """Return slope and minus curvature of d_i."""
+    rest = row[0] - alpha
+    if min(alpha, rest) < _LEAST:
+        return 0.0, np.inf
+    return -log_ratio(alpha, rest), row[0] / (alpha * rest)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _clip(far, alpha, row):
+    """Return the point on the way from α that is at most nine tenths of the way to a bound."""
+    return min(max(far, 0.1 * alpha), alpha + 0.9 * (row[0] - alpha))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dual(alpha, row, numbers):
+    return _values(0.0, alpha, row[0], 0.0)[2]
+
+
 solve = make_solve(_read, _gap, _visit, late=True, rests=False)
+search = make_search(_read, _expand, _clip, _dual)
 certify = make_certify(_read, _terms)

@@ -56,7 +56,7 @@ from sbm.solver.kernels.common import (
     add_sums,
     begin_round,
     damped_square,
-    is_last,
+    is_settled,
     is_solved,
     prefetch,
     prefetch_coming,
@@ -263,7 +263,7 @@ def solve(
     updates = 0
     visits = 0
     starved = 0
-    limit = np.inf if damping is None else worsts[0]
+    limit = worsts[0]
     for r in range(turn, rounds):
         if damping is None:
             places = begin_round(order, chunk, state, rest_turns, awake)
@@ -373,7 +373,7 @@ def solve(
             worsts[1] += total
             worsts[2] += places
             break
-        if is_last(r, rounds, worst, inner_tol):
+        if is_settled(r, worst, inner_tol):
             break
         if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, W):
             break

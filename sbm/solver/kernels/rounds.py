@@ -39,7 +39,7 @@ from sbm.solver.kernels.common import (
     damped_square,
     dot,
     dot_within,
-    is_last,
+    is_settled,
     is_solved,
     prefetch_ahead,
     prefetch_coming,
@@ -141,7 +141,8 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
         gap = 0.0
         updates = 0
         visits = 0
-        limit = np.inf if damping is None else worsts[0]
+        limit = worsts[0]
+        ended = 0
         for r in range(turn, rounds):
             if damping is None:
                 places = begin_round(order, chunk, state, rest, awake)
@@ -206,16 +207,20 @@ def make_solve(read, row_gap, visit, late=False, rests=True):
                 worsts[1] = max(worsts[1], worst)
                 worsts[2] = 1.0
                 break
-            if is_last(r, rounds, worst, inner_tol):
-                break
-            if stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w):
-                break
             limit = worst
+            if is_settled(r, worst, inner_tol) or (
+                stop > 0.0 and is_solved(gap, stop, dual_sum + gain, w)
+            ):
+                ended = 1
+            if ended == 1:
+                break
         extra[0] = w_extra
+        worsts[0] = limit
         stats[0] = gain
         stats[1] += gap
         stats[2] += visits
         stats[3] += updates
+        return ended
 
     return solve
 

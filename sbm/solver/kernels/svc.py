@@ -25,8 +25,9 @@ from numba import njit
 
 from sbm.solver.kernels.common import hinge_gap, hinge_gap_within, sign_and_cost, step_in_box
 from sbm.solver.kernels.rounds import make_certify, make_screen, make_solve
+from sbm.solver.kernels.tangents import make_search
 
-__all__ = ["certify", "screen", "solve"]
+__all__ = ["certify", "screen", "search", "solve"]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -75,6 +76,24 @@ def _terms(z, error, alpha, row, numbers):
     return gap, C * h, C * more, alpha, 0.0
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _expand(alpha, row, numbers):
+    """Return slope and minus curvature of d_i."""
+    D = row[2]
+    return 1.0 - D * alpha, D
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _clip(far, alpha, row):
+    return min(max(far, 0.0), row[3])
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dual(alpha, row, numbers):
+    return alpha * (1.0 - 0.5 * row[2] * alpha)
+
+
 solve = make_solve(_read, _gap, _visit)
+search = make_search(_read, _expand, _clip, _dual)
 screen = make_screen(_read, _at_rest)
 certify = make_certify(_read, _terms)

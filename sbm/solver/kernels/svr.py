@@ -28,8 +28,9 @@ from numba import njit
 
 from sbm.solver.kernels.common import hinge_gap, rounding, weight_of
 from sbm.solver.kernels.rounds import make_certify, make_screen, make_solve
+from sbm.solver.kernels.tangents import make_search
 
-__all__ = ["certify", "screen", "solve"]
+__all__ = ["certify", "screen", "search", "solve"]
 
 # Curvature of a zero row: its step ends at a bound, or is 0.
 _FLAT = 1e-300
@@ -121,6 +122,26 @@ def _terms(z, error, alpha, row, numbers):
     return gap, C * h, C * more, rise, 0.0
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _expand(alpha, row, numbers):
+    """Return slope and minus curvature of d_i, of the side of 0 that α is on."""
+    _, _, target, D, _ = row
+    epsilon = numbers[5] if alpha > 0.0 else (-numbers[5] if alpha < 0.0 else 0.0)
+    return target - epsilon - D * alpha, D
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _clip(far, alpha, row):
+    return min(max(far, -row[4]), row[4])
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _dual(alpha, row, numbers):
+    _, _, target, D, _ = row
+    return alpha * (target - 0.5 * D * alpha) - numbers[5] * abs(alpha)
+
+
 solve = make_solve(_read, _gap, _visit)
+search = make_search(_read, _expand, _clip, _dual)
 screen = make_screen(_read, _at_rest)
 certify = make_certify(_read, _terms)
