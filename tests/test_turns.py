@@ -150,6 +150,19 @@ def test_shared_start_saves_visits(store, tmp_path, monkeypatch, loss):
     assert alone["dual"] <= report["primal"]
 
 
+@pytest.mark.long
+def test_turns_are_pruned(store, tmp_path):
+    whole, plain = tmp_path / "whole.model", in_turns(store, tmp_path / "plain.model")[0]
+    report, _ = in_turns(store, whole, prune=0.1)
+    assert report["dropped"] > 0
+    assert report["converged"]
+    assert report["primal"] == pytest.approx(plain["primal"] + report["added"])
+    assert report["gap"] == pytest.approx(plain["gap"] + report["added"])
+    assert Model.load(whole).certificate["gap"] == report["gap"]
+    assert np.abs(Model.load(whole, most_dense=0).W.entries[1]).min() > 0.1
+    assert in_turns(store, whole, prune=0.1)[0]["was_finished"]
+
+
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model
 def test_time_limit_bounds_all_turns(store, tmp_path, monkeypatch, after):
     now, limits = [1000.0], []

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sbm.engine.certificate import certify, replace_weights, visit_all
+from sbm.engine.certificate import certify, certify_weights, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
 from sbm.engine.pace import (
@@ -28,6 +28,7 @@ from sbm.engine.pace import (
 from sbm.engine.snapshot import restore, snapshot
 from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
+from sbm.models.model import parts
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
 from sbm.programs.training.scales import units_of
@@ -173,6 +174,20 @@ class RowMethod(WholePasses):
                 group.evaluate(visit.rows, visit.folds)
         finally:
             set_active(self.engine.learners, True)
+
+    def prune(self, threshold: float) -> tuple[int, Certificate]:
+        """Drop small weights; return their number and the certificate of those that are left."""
+        dropped, n_features = 0, self.training.job.store.n_features
+        for solver in self.solvers:
+            W = solver.W[:n_features]  # without the bias
+            for part in parts(*W.shape):
+                some = W[part]
+                small = (abs(some) <= threshold) & (some != 0)
+                some[small] = 0.0
+                dropped += int(np.count_nonzero(small))
+        set_active(self.spare_learners, False)
+        set_active(self.learners, True)  # unless a second model was trained
+        return dropped, certify_weights(self.engine)
 
     def rounds(self) -> int:
         """Return the rounds of the next pass."""

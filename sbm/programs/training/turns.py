@@ -24,7 +24,13 @@ from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import Job, StartPoint
 from sbm.programs.training.needs import plan_of
-from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
+from sbm.programs.training.ranks import (
+    finished_model,
+    only,
+    side_by_side,
+    total_report,
+    without_pruning,
+)
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.programs.training.task import Task
 from sbm.settings import Settings
@@ -181,7 +187,7 @@ def _train_each(
         run.log({"event": "end", **report})
         run.note(
             report=report, reports=reports, turns_left=0, model_crc32=file_checksum(job.path),
-            passes=report["passes"], certificate=proven(report),
+            passes=report["passes"], certificate=without_pruning(report),
         )  # fmt: skip
     _remove_all(folder)
     remove([folder / _SHARED, run_folder(folder / _SHARED)])
