@@ -45,8 +45,8 @@ from sbm.units import format_size, in_megabytes
 
 __all__ = ["ClassPasses", "plan_classes"]
 
-# Weights that are not 0, per nonzero of the rows: from the fewest to most that were seen, on texts.
-_LEAST, _USUAL = 2.5, 12.0
+# Weights that are not 0, per nonzero of the rows: about the fewest (1.8) and most that texts had.
+_LEAST, _USUAL = 2.0, 12.0
 _WEIGHT = 24  # bytes, with the room to grow
 # Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
 # found for it; and of one of its list, before and after a scoring, with a proximal term.
