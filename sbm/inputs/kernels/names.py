@@ -6,7 +6,7 @@ Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
 import numpy as np
 from numba import njit
 
-from sbm.inputs.kernels.numbers import join_digits, load_digits
+from sbm.inputs.kernels.numbers import join_digits, line_end, load_digits
 from sbm.inputs.kernels.text import (
     BARE,
     BLANK,
@@ -465,10 +465,8 @@ def parse(
         while text[p] != 10 and text[p] != 124:
             p += 1
         bar = p
-        while text[p] != 10:
-            p += 1
-        end = p
-        p += 1
+        end = line_end(text, bar)
+        p = end + 1
         if bar == end and _is_blank_line(text, begin, end):
             if need == IGNORED:
                 labels[rows], weights[rows] = np.nan, 1.0
