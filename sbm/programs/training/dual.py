@@ -30,7 +30,7 @@ from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
-from sbm.programs.training.scales import units_of
+from sbm.programs.training.scales import proximal_of
 from sbm.programs.training.training import Training, WholePasses
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -216,14 +216,14 @@ class Dual(RowMethod):
         self._pass_bytes = sum(c.size for part in training.job.plan.parts for c in part.chunks)
 
     def ready(self) -> None:
-        """Measure the columns; give learners a proximal term if these are of different size."""
+        """Give learners a proximal term if columns are of different size, or C is large."""
         super().ready()
         job, engine = self.training.job, self.engine
-        if engine.reader.units is None and job.task.may_be_proximal and not job.plan.is_whole:
+        if not engine.is_proximal and job.plan.is_proximal and not job.plan.is_whole:
             parts = [job.plan.parts[part] for part in job.own]
-            units = units_of(job.store, self.training.problems, parts, engine.comm)
-            if units is not None:
-                engine.use_units(units)
+            term = proximal_of(job.store, self.training.problems, parts, engine.comm)
+            if term is not None:
+                engine.use_proximal(*term)
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint, which may be inside a pass."""
@@ -282,11 +282,7 @@ class Dual(RowMethod):
         """Return rounds with which `max_passes` are enough, if no other method helps."""
         training, state = self.training, self.training.state
         left = passes_left(training.relative_gaps, training.task.tol)
-        free = (state.free_rows or 0) / len(self.learners)
-        # With room in the cache for a third of the free rows, four times the rounds took twice the
-        # visits to the same gap.
-        is_enough = 2 * training.job.plan.cache_rows >= free
-        if left is None or state.passes < LATE or not is_enough or training.job.can_switch():
+        if left is None or state.passes < LATE or training.job.can_switch():
             return 1
         return hurried_rounds(state.rounds[-1], left, training.task.max_passes - state.passes)
 
@@ -317,7 +313,7 @@ class Dual(RowMethod):
         set_active(self.spare_learners, False)
         certificate, by_learner = certify(engine)
         set_active(self.spare_learners, True)
-        if certificate.drift > MOST_DRIFT and engine.reader.units is None:
+        if certificate.drift > MOST_DRIFT and not engine.is_proximal:
             raise StoreError(
                 f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"
