@@ -216,6 +216,18 @@ def words(n: int = 1500, features: int = 600) -> tuple[Any, Any]:
 
 
 @pytest.mark.usefixtures("parts")
+def test_large_cost_over_blocks_has_more_rounds(tmp_path: Path) -> None:
+    X, y = words()
+    store, rounds = make_store(tmp_path, X, y, blocks=6), []
+    for loss, C in (("hinge", 0.1), ("log_loss", 10.0), ("squared_hinge", 60.0), ("hinge", 20.0)):
+        settings = {"loss": loss, "C": C, **BLOCKS, "max_passes": 2}
+        _, report = sbm.train(store, tmp_path / "m.model", settings, resume=False)
+        rounds.append(report["rounds"][-1])
+    # Few C |x|²; all rows change in each round; a proximal term; none of these.
+    assert rounds == [4, 4, 4, 10]
+
+
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(("loss", "C"), [("log_loss", 100.0), ("squared_hinge", 60.0)])
 def test_large_cost_over_blocks_needs_fewer_passes_with_a_term(
     loss: str, C: float, tmp_path: Path, monkeypatch: Any
@@ -230,7 +242,7 @@ def test_large_cost_over_blocks_needs_fewer_passes_with_a_term(
         assert report["converged"]
         passes.append(report["passes"])
         values.append(report["primal"])
-    assert passes[0] < 0.8 * passes[1]
+    assert passes[0] < 0.9 * passes[1]
     assert values[0] == pytest.approx(values[1], rel=1e-3)
 
 

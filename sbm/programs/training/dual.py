@@ -19,6 +19,7 @@ from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
 from sbm.engine.pace import (
     LATE,
     LEAST_PASSES,
+    MOST_ROUNDS,
     PassCost,
     choose_blocks,
     choose_rounds,
@@ -30,7 +31,7 @@ from sbm.engine.sync import agree_on_unit
 from sbm.errors import StoreError
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
-from sbm.programs.training.scales import proximal_of
+from sbm.programs.training.scales import proximal_of, seen_square
 from sbm.programs.training.training import Training, WholePasses
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -213,6 +214,7 @@ class Dual(RowMethod):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
+        self._square: float | None = None  # mean |x|²
         self._pass_bytes = sum(c.size for part in training.job.plan.parts for c in part.chunks)
 
     def ready(self) -> None:
@@ -274,15 +276,35 @@ class Dual(RowMethod):
         if setting != "auto" or job.comm.size > 1:
             return rounds
         if not self.engine.whole_work:
-            return max(rounds, self._hurried())
+            return max(rounds, self._rounds_for_cost(), self._hurried())
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
+
+    def _rounds_for_cost(self) -> int:
+        """Return the rounds that pay with a large C, of losses whose rows rest.
+
+        Rows at rest take no time, and the others need many visits. Half of the root of C |x|² takes
+        about the time of 2 rounds, and with a large C half of their passes.
+        """
+        problems, term = self.training.problems, self.solvers[0].proximal
+        rests = problems[0].loss.rests and not isinstance(problems[0], OneClass)
+        if not rests or problems[0].listed or self.engine.reader.units is not None:
+            return 1
+        if self._square is None:
+            self._square = seen_square(self.training.job.store)
+        size = max(problem.largest_cost for problem in problems) * self._square
+        exact = 1.0 if term is None else term.scale  # a term needs less exact passes
+        return round(min(float(MOST_ROUNDS), 0.5 * math.sqrt(size) / exact))
 
     def _hurried(self) -> int:
         """Return rounds with which `max_passes` are enough, if no other method helps."""
         training, state = self.training, self.training.state
         left = passes_left(training.relative_gaps, training.task.tol)
-        if left is None or state.passes < LATE or training.job.can_switch():
+        free = (state.free_rows or 0) / len(self.learners)
+        # With room in the cache for a third of the free rows, four times the rounds took twice the
+        # visits to the same gap.
+        is_enough = 2 * training.job.plan.cache_rows >= free
+        if left is None or state.passes < LATE or not is_enough or training.job.can_switch():
             return 1
         return hurried_rounds(state.rounds[-1], left, training.task.max_passes - state.passes)
 

@@ -14,11 +14,11 @@ from sbm.engine.memory import DRAWN, Part
 from sbm.errors import DataError
 from sbm.rows import Arena, Rows
 from sbm.solver.metric import ColumnSizes, Metric
-from sbm.solver.problem import TOO_LARGE, AnyProblem
+from sbm.solver.problem import TOO_LARGE, AnyProblem, mean_square
 from sbm.solver.proximal import scale_for
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "is_uneven", "proximal_of", "scale_features"]
+__all__ = ["FEATURE_BYTES", "is_uneven", "proximal_of", "scale_features", "seen_square"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -174,6 +174,16 @@ def _without_units(problems: Sequence[AnyProblem], square: float) -> tuple[Float
     """Return the term for columns of about equal size, given the mean |x|²."""
     scale = scale_for(problems, square, is_even=True)
     return (np.ones((1, 1)), scale) if scale > 1.0 else None
+
+
+def seen_square(store: BlockStore) -> float:
+    """Return the mean |x|² of the rows, as far as the first chunk of the blocks here tells."""
+    if store.value_type == "ones":
+        return store.nnz / max(1, store.n_rows)
+    for block in store.blocks_here[:1]:
+        rows = _rows_of(store, store.chunks[block][0])
+        return mean_square(rows.starts, rows.lengths, rows.values)
+    return 0.0
 
 
 def is_uneven(store: BlockStore) -> bool:
