@@ -430,6 +430,8 @@ _DUAL = Case("dual", lambda s, _: s.solver == "dual", _ITSELF)
 _NEWTON = Case("newton", lambda s, _: s.solver == "newton", _ITSELF)
 _SHARE = Case("a share of the rows to validate", lambda s, _: isinstance(s.validate, float))
 _OWN_SHARE = replace(_SHARE, text="a share of the rows", now=_ITSELF)
+_VALIDATED = Case("validate", lambda s, _: s.validate is not None)
+_SCALED = Case("scale", lambda s, _: s.scale != "none")
 _NO_VALIDATION = Case(
     "no --validate", lambda s, _: s.validate is None, "a training without validation data"
 )
@@ -625,6 +627,14 @@ class Settings:
         "problem, its values rounded to the type of the store. Features are not centred: with "
         "`intercept`, that changes no prediction.",
         commands="train tune plan",
+    )
+    prune: float | None = _setting(
+        None, _Rule(float, (None,), lambda x: 0 < x < math.inf, "a finite number above 0"),
+        "Drop weights from -T to T at the end, except that of the bias.",
+        "The certificate is that of the weights that are left. The report has the number of "
+        "dropped weights, and what they add to the objective.", metavar="T", unset="none",
+        commands="train", ignored_by="plan",
+        excludes=(_SPARSE, _JOINT, _ONE_CLASS, _SCALED, _VALIDATED),
     )
     class_weight: Mapping[float | str, float] | str = _setting(
         None, _Rule(read=_read_class_weight),

@@ -84,6 +84,10 @@ def test_calibration_works_with_other_options(stores, tmp_path):
     assert report["passes"] == 0
     np.testing.assert_allclose(model.W, plain.W, atol=1e-12)
     assert model.info["calibration"]["A"][0] < 0
+    start = str(tmp_path / "m.model")
+    again, report, _ = fit(stores / "d2.sbm", tmp_path / "n.model", **options, warm_start=start)
+    assert report["passes"] == 0
+    np.testing.assert_allclose(again.W, plain.W, atol=1e-12)
     X, y, _ = truth(50, 2, seed=2)
     text, out = write_rows(tmp_path / "t.svm", X, y), tmp_path / "p.txt"
     sbm.predict(tmp_path / "m.model", text, out, probability=True)

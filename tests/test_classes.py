@@ -188,6 +188,17 @@ def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
 
 
+def test_weights_may_use_what_blocks_leave(tmp_path):
+    """Weston-Watkins ended in its second pass although half of the memory was free."""
+    random, data = np.random.default_rng(0), tmp_path / "d.svm"
+    with data.open("w") as file:
+        for i in range(1200):
+            ids = np.unique(random.integers(1, 20_000, 10))
+            file.write(f"{i % 600} {' '.join(f'{k}:1' for k in ids)}\n")
+    settings = {"loss": "weston_watkins", "parts": "blocks", "mem": "200MB"}
+    assert sbm.plan(data, settings)["memory"]["total"] > 0.9 * 200e6
+
+
 @pytest.mark.long
 def test_weights_that_do_not_fit_are_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(byclass, "_WEIGHT", 0)

@@ -2,15 +2,19 @@
 
 import ast
 import importlib.util
+import itertools
 import json
 import math
 import re
 import sys
 
+import numpy as np
 import pytest
 from helpers import SCRIPTS, load_script
 from launching import environment, needs_mpi
 from processes import finished
+
+import sbm
 
 PEERS = ("liblinear", "sklearn", "vowpalwabbit", "matplotlib")
 MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
@@ -38,6 +42,7 @@ def run_script(tmp_path, name, *arguments):
 
 results, texts = load_script("bench.results"), load_script("bench.texts")
 pages = load_script("bench.pages")
+schedule, toys = load_script("papers.schedule"), load_script("papers.data")
 # The blocks of pages that one result fills.
 SHOWN = {
     "grid": ["numbers", "grid"], "memory": ["bounds"], "optima": ["optima"], "sparse": ["sparse"],
@@ -166,6 +171,27 @@ def test_paper_experiment_judges_every_claim(tmp_path, name):
     for row in report["tables"]["curves"] if name == "figure2" else []:
         duals.setdefault((row["data"], row["method"]), []).append(row["dual"])
     assert all(curve == sorted(curve) for curve in duals.values())
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
+def test_every_two_classes_meet_once(n):
+    rounds = schedule.rounds_of(n)
+    assert len(rounds) == n - 1 + n % 2
+    assert all(np.unique(pairs).size == pairs.size for pairs in rounds)
+    met = [tuple(pair) for pairs in rounds for pair in pairs.tolist()]
+    assert sorted(met) == list(itertools.combinations(range(n), 2))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["weston_watkins", "crammer_singer"])
+def test_pairs_of_classes_reach_the_optimum(tmp_path, loss):
+    text = toys.make_toy(tmp_path / "toy.svm", 200, 5, real=True)
+    settings = {"loss": loss, "C": 0.3, "tol": 1e-5, "max_passes": 5000}
+    _, report = sbm.train(text, tmp_path / "m.model", settings)
+    found = schedule.by_pairs(text, loss, 0.3, 300, 0.99999 * report["dual"])
+    assert 0.99999 * report["dual"] <= found["duals"][-1] <= report["primal"] * (1 + 1e-9)
+    assert found["duals"] == sorted(found["duals"])
+    assert 1 < found["speed_up"][2] <= found["speed_up"][4] <= 2  # two meetings in a round
 
 
 @needs_peers

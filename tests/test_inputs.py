@@ -23,7 +23,9 @@ from inside import (
     INPUT_FORMATS,
     InputOptions,
     Model,
+    NameTable,
     Naming,
+    Room,
     Source,
     cli,
     default_store,
@@ -474,6 +476,32 @@ def vw_lines(draw: st.DrawFn) -> str:
 @given(line=vw_lines())
 def test_vw_rows_match_vowpal_wabbit(line: str, theirs: Any) -> None:
     assert_close(vw_rows(line.encode() + b"\n"), [theirs(line)], 1e-6)
+
+
+@given(st.from_regex(r"\A[0-9]{0,9}\Z"), st.lists(st.from_regex(r"\A[0-9]{1,12}\Z")), st.booleans())
+def test_vw_names_of_digits_are_numbers(space: str, names: list[str], ends: bool) -> None:
+    text = f"1 |{space} " + " ".join(f"{name}:2" if len(name) % 2 else name for name in names)
+    [(_, features)] = vw_rows(text.encode() + b"\r\n" * ends)
+    values: dict[int, float] = defaultdict(float)
+    for name in names:
+        values[(int(name) + int(space or 0)) % 2**18] += 1 + len(name) % 2
+    assert features == tuple(sorted(values.items()))
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "7", "12345678"])), min_size=2, max_size=4))
+def test_vw_arrays_are_used_again(texts: list[list[str]]) -> None:
+    room, table = Room(200, "float32"), NameTable()
+    for k, names in enumerate(texts):
+        text = (f"1 {k} |x {' '.join(names)}\n" * (k % 2 + 1)).encode()
+        mine, alone = (
+            parsed_vw(text, names=table, dtype="float32", room=one, pairs=["xx"])
+            for one in (room, None)
+        )
+        assert mine.weights is alone.weights is None or (mine.weights == alone.weights).all()
+        for name in ("labels", "indptr", "ids"):
+            assert (getattr(mine, name) == getattr(alone, name)).all()
+        assert [*mine.names[0]] == [*alone.names[0]]
+        assert [*mine.names[1]] == [*alone.names[1]]
 
 
 REFUSED_LINES = [

@@ -25,6 +25,35 @@ def test_every_loss_is_among_the_cases():
     assert {case.loss for case in CASES} == set(LOSSES)
 
 
+# ---------------------------------------------------------------------------------- pruning
+
+PRUNABLE = [case for case in CASES if not LOSSES[case.loss].joint and case.loss != "one_class"]
+
+
+@pytest.mark.parametrize("case", PRUNABLE, ids=str)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_pruned_weights_are_certified(case, blocks, tmp_path):
+    X, y = case.rows()
+    store = make_store(tmp_path, X, y, blocks=blocks)
+    options = {**case.at(0.3), "bias": 1.0, "calibrate": case.loss == "hinge"}
+    plain, before, _ = fit(store, tmp_path / "plain.model", **options)
+    threshold = float(np.median(np.abs(plain.W)))
+    model, report, _ = fit(store, tmp_path / "m.model", **options, prune=threshold)
+    n = X.shape[1]
+    whole = full_weights(plain, n)
+    kept = np.where(np.abs(whole) > threshold, whole, 0.0)
+    np.testing.assert_array_equal(full_weights(model, n), kept)
+    np.testing.assert_array_equal(model.bias_weights, plain.bias_weights)
+    assert report["dropped"] == np.count_nonzero(whole) - np.count_nonzero(kept) > 0
+    assert report["primal"] == pytest.approx(case.primal(X, y, model), rel=1e-9)
+    assert report["added"] == pytest.approx(report["primal"] - before["primal"])
+    assert report["dual"] == before["dual"]
+    assert report["gap"] >= report["primal"] - report["dual"]
+    assert report["gap"] == pytest.approx(before["gap"] + report["added"], rel=1e-6)
+    assert report["converged"] == before["converged"]
+    assert (model.info["pruned"], model.certificate["gap"]) == (threshold, report["gap"])
+
+
 # ------------------------------------------------------------------------------- the optimum
 
 # Some of a cache and none, one and many blocks.

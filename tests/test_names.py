@@ -231,9 +231,11 @@ def test_memory_for_names_counts_in_the_plan(tmp_path):
 def test_first_name_of_an_id_is_kept():
     table = NameTable()
     table.add(np.array([5, 1 << 40, 5]), Names.of([b"a", "größe".encode(), b"b"]))
-    table.add(np.array([7, 5, 5, 5, 5]), Names.of([b"", b"c", b"a", b"c", b"longer"]))
+    again = [b"", b"c", b"a", b"c", b"longer", "größe".encode(), b"word"]
+    table.add(np.array([7, 5, 5, 5, 5, 1 << 40, 1 << 40]), Names.of(again))
     assert list(table.of(np.array([1 << 40, 3, 7, 5]))) == ["größe", "", "", "a"]
-    assert table.collisions == [(b"a", b"b"), (b"a", b"c"), (b"a", b"longer")]
+    assert table.collisions[:3] == [(b"a", b"b"), (b"a", b"c"), (b"a", b"longer")]
+    assert table.collisions[3:] == [("größe".encode(), b"word")]
     assert list(NameTable().of(np.array([1, 2]))) == ["", ""]
 
 

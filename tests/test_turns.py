@@ -114,6 +114,25 @@ def test_turns_resume_with_the_same_bytes(store, tmp_path, steps):
 
 
 @pytest.mark.long
+def test_run_is_in_use_between_turns(store, tmp_path):
+    path, refused = tmp_path / "m.model", []
+
+    class Progress(sbm.Progress):
+        def stage(self, text):
+            if text.startswith(("shared start", "turn ")):
+                for more in ({}, {"mem": "1GB"}):
+                    for resume in (None, False):
+                        with pytest.raises(StoreError, match="in use by another sbm process"):
+                            sbm.train(store, path, {**LITTLE, **more}, resume=resume)
+                refused.append(text)
+
+    sbm.train(store, path, LITTLE, progress=Progress())
+    assert len(refused) > 3
+    in_turns(store, tmp_path / "alone.model")
+    assert path.read_bytes() == (tmp_path / "alone.model").read_bytes()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_shared_start_saves_visits(store, tmp_path, monkeypatch, loss):
     weights = np.random.default_rng(1).integers(0, 4, N_ROWS)
@@ -129,6 +148,19 @@ def test_shared_start_saves_visits(store, tmp_path, monkeypatch, loss):
     assert report["converged"]
     assert report["dual"] <= alone["primal"]
     assert alone["dual"] <= report["primal"]
+
+
+@pytest.mark.long
+def test_turns_are_pruned(store, tmp_path):
+    whole, plain = tmp_path / "whole.model", in_turns(store, tmp_path / "plain.model")[0]
+    report, _ = in_turns(store, whole, prune=0.1)
+    assert report["dropped"] > 0
+    assert report["converged"]
+    assert report["primal"] == pytest.approx(plain["primal"] + report["added"])
+    assert report["gap"] == pytest.approx(plain["gap"] + report["added"])
+    assert Model.load(whole).certificate["gap"] == report["gap"]
+    assert np.abs(Model.load(whole, most_dense=0).W.entries[1]).min() > 0.1
+    assert in_turns(store, whole, prune=0.1)[0]["was_finished"]
 
 
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])  # of the last pass, certificate and model

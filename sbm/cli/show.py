@@ -205,6 +205,11 @@ def train(report: Report) -> Lines:
         f"certified relative gap {report['relative_gap']:.2e}{scaled} "
         f"after {count(report['passes'], 'pass')}"
     )
+    if "dropped" in report:
+        yield (
+            f"{count(report['dropped'], 'small weight')} dropped, which adds "
+            f"{report['added']:.3g} to the primal value"
+        )
     if report.get("only_label") is not None:
         yield f"the model predicts only the label {report['only_label']}"
     if report.get("switched_after") is not None:

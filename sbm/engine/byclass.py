@@ -45,8 +45,8 @@ from sbm.units import format_size, in_megabytes
 
 __all__ = ["ClassPasses", "plan_classes"]
 
-# Weights that are not 0, per nonzero of the rows: from the fewest to most that were seen, on texts.
-_LEAST, _USUAL = 2.5, 12.0
+# Weights that are not 0, per nonzero of the rows: about the fewest that texts had; the most is 12.
+_LEAST = 2.0
 _WEIGHT = 24  # bytes, with the room to grow
 # Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
 # found for it; and of one of its list, before and after a scoring, with a proximal term.
@@ -133,8 +133,7 @@ def plan_classes(
         Budget(mem, f"to train on {store.name}", needs).check(advice)
         raise
     free = max(0, made.left - reserved - int(SLACK * mem))
-    wanted = dense + head if made.is_whole else weights(_USUAL)
-    size = min(max(wanted, least), least + free)
+    size = min(max(dense + head, least), least + free)
     return replace(made, items=made.items | {"weights": size})
 
 

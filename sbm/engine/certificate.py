@@ -9,12 +9,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sbm.alphas import no_alphas
 from sbm.engine.engine import Engine
 from sbm.engine.learners import Group, Learner, Visit
 from sbm.solver.gap import MOST_DRIFT, Certificate, Certifier
 from sbm.solver.problem import squared_norm
 
-__all__ = ["certify", "certify_each", "replace_weights", "visit_all"]
+__all__ = ["certify", "certify_each", "certify_weights", "replace_weights", "visit_all"]
 
 # By learner number: the certificate, and the weights computed from the alphas.
 Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
@@ -75,7 +76,7 @@ def certify(
     """
     found = certify_each(engine, change=change, beyond=beyond)
     certificate = Certificate.total([one for one, _ in found.values()])
-    is_on_its_way = engine.reader.units is not None  # from the weights of the alphas
+    is_on_its_way = engine.is_proximal  # from the weights of the alphas
     if certificate.drift > MOST_DRIFT and certificate.relative_gap > within and not is_on_its_way:
         replace_weights(engine, found)
         found = certify_each(engine, beyond=beyond)
@@ -141,6 +142,21 @@ def certify_each(
         for certifier in certifiers.values():
             certifier.add_up(engine.comm)
         return {k: (one.finish(), one.W_alpha) for k, one in certifiers.items()}
+
+
+def certify_weights(engine: Engine) -> Certificate:
+    """Certify the active learners' W with all alphas 0: its primal value, and `most`."""
+    certifiers = {
+        one.number: Certifier(one.solver.problem, one.solver.W, None) for one in engine.active
+    }
+    with engine.seconds.measure("certify"):
+        for visit in visit_all(engine, "certify"):
+            for learner in engine.active:
+                zeros = no_alphas(len(visit.rows), learner.solver.problem.listed)
+                certifiers[learner.number].add(visit.rows, zeros)
+        for certifier in certifiers.values():
+            certifier.add_up(engine.comm)
+    return Certificate.total([one.finish() for one in certifiers.values()])
 
 
 def _rebuild_weights(engine: Engine) -> None:

@@ -251,18 +251,24 @@ class Engine:
             solver.together = Combiner(self.comm, problem, W)
         return solver
 
-    def use_units(self, units: npt.NDArray[np.float64]) -> None:
-        """Give all learners a proximal term with these units, before the first pass.
+    def use_proximal(self, units: npt.NDArray[np.float64], scale: float) -> None:
+        """Give all learners a proximal term, between two passes.
 
         Parameters
         ----------
-        units : ndarray, shape (n_weights, 1), float64
+        units : ndarray, shape (n_weights, 1) or (1, 1), float64
+        scale : float
             See `sbm.solver.proximal`.
         """
-        self.reader.units = units[:, 0]
+        self.reader.set_units(units)
         for learner in self.learners:
             solver = learner.solver
-            solver.proximal = Proximal(units, solver.W)
+            solver.proximal = Proximal(units, scale, solver.W)
+
+    @property
+    def is_proximal(self) -> bool:
+        """Whether learners have a proximal term."""
+        return self.learners[0].solver.proximal is not None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

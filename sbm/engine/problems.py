@@ -287,6 +287,8 @@ def make_model(
         for k in ("solver", "switched_after", "validation")
         if report.get(k) is not None
     }
+    if settings.prune is not None:
+        facts["pruned"] = settings.prune
     if (names := names_of(store.manifest)) is not None:
         facts["names"] = names
     if isinstance(weights, WindowedWeights):

@@ -72,13 +72,14 @@ class NameTable:
         some: npt.NDArray[np.intp],
     ) -> None:
         """Note some of the names that differ from the first ones of their ids."""
-        text, known = np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)
-        sizes, mine = np.diff(known, prepend=0)[codes[some]], lengths[some]
+        text, known = np.frombuffer(self._text, np.uint8), np.frombuffer(self._ends, np.int64)
+        first, mine = codes[some], lengths[some]
+        sizes = known[first] - np.where(first > 0, known[first - 1], 0)
         differs = sizes != mine
         same, size = some[~differs], mine[~differs]
         offsets = np.arange(int(size.sum())) - np.repeat(np.cumsum(size), size)
-        first = text[offsets + np.repeat(known[codes[same]], size)]
-        wrong = first != names.text[offsets + np.repeat(names.ends[same], size)]
+        theirs = text[offsets + np.repeat(known[codes[same]], size)]
+        wrong = theirs != names.text[offsets + np.repeat(names.ends[same], size)]
         differs[~differs] = np.bincount(
             np.repeat(np.arange(len(same)), size), weights=wrong, minlength=len(same)
         ).astype(bool)

@@ -137,11 +137,19 @@ class Room:
         self.indptr = np.zeros(rows + 2, np.int64)
         self.ids = np.empty(size // 4 + 1, np.int64)
         self.values = np.empty(size // 4 + 1, dtype)
+        self._more: dict[str, npt.NDArray[Any]] = {}
 
     @classmethod
     def of(cls, text: npt.NDArray[np.uint8], size: int, dtype: str) -> Room:
         """Return arrays for a text that ends with a newline; its lines are counted."""
         return cls(size, dtype, _count_lines(text, size))
+
+    def more(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array of any content that a parser needs besides, the same at each call."""
+        found = self._more.get(name)
+        if found is None or len(found) < shape[0]:
+            found = self._more[name] = np.empty(shape, dtype)
+        return found[: shape[0]]
 
     def fits(self, text: npt.NDArray[np.uint8], size: int, labels: bool | None) -> bool:
         """Return whether the rows of a text fit; without `labels` (False), each line may be one."""

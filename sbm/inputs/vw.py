@@ -112,17 +112,19 @@ def parse_vw(
     def read(size: int, errors: Int64s, notes: Int64s) -> tuple[Arrays, Counts]:
         fits = room is not None and room.fits(text, size, labels)
         into = room if room is not None and fits else Room.of(text, size, "float64")
-        y, indptr, ids = into.labels, into.indptr, into.ids
-        values = into.values if into.dtype == "float64" else np.empty(len(ids))
+        y, indptr, ids, values = into.labels, into.indptr, into.ids, into.values
+        if into.dtype != "float64":
+            values = into.more("values", ids.shape, np.float64)
         nonlocal weights, places, n_names
-        weights = np.empty(len(y))
+        weights = into.more("weights", y.shape, np.float64)
         bits = np.empty(1, np.uint64)
         while True:
-            places = np.empty((0 if names is None else len(ids), 2), np.int64)
+            places = into.more("places", (0 if names is None else len(ids), 2), np.int64)
             *counts, n_names = kernels.parse(
                 text, size, LARGEST_VALUE[dtype], LARGEST_VALUE["float64"], mask, skip,
                 LABELS[labels], not targets, y, weights, indptr, ids, values, places, named,
-                np.empty(len(ids) if pairs else 0, np.uint8), of_pairs, errors, notes, bits,
+                into.more("letters", (len(ids) if pairs else 0,), np.uint8), of_pairs, errors,
+                notes, bits,
             )  # fmt: skip
             if counts[0] >= 0:
                 rows, nnz, lines, ones, n_errors = counts

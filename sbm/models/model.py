@@ -117,7 +117,7 @@ class Model:
         Weights of the extra feature. Default: zeros.
     info : dict
         Loss, C, settings, certificate, whether training converged, sources; JSON types. Models of
-        other tools have only a loss. Pruned models have no certificate.
+        other tools have only a loss. Models that `sbm.export` pruned have no certificate.
     zero_ids : ndarray, shape (any,), int64
         Other features of the training data, with only zero weights.
     more : dict

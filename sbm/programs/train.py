@@ -105,7 +105,8 @@ def train(
         ``seconds`` (total, disk, load, wait, solve, certify, combine, write; compile, which is not
         part of the total), ``bytes_read``, ``peak_rss_bytes``, ``n_support`` and ``n_free``
         (support vectors, and those with alpha below its upper bound; left out if the loss has
-        none), ``n_nonzero`` and ``n_weights`` (of sparse models),
+        none), ``n_nonzero`` and ``n_weights`` (of sparse models), with `prune` also ``dropped``
+        (weights) and ``added`` (by that to the primal value; the certificate includes it),
         ``blocks``, ``decoded_share`` (of the rows, those that stayed decoded), ``passes_left``
         (estimate of the passes to the tolerance, None if the gaps of the last solver show no
         trend), ``is_falling`` (whether the gap falls fast enough for more passes to help),
@@ -246,7 +247,9 @@ def _train(job: Job) -> tuple[Model | None, dict[str, Any]] | None:
                 from sbm.programs.training.calibration import calibrate_beside
 
                 calibration = calibrate_beside(training)
-        report = job.task.share.total(final_report(training))
+            threshold = job.task.settings.prune
+            left = None if threshold is None else training.method.prune(threshold)
+        report = job.task.share.total(final_report(training, left))
         weights = training.weights
         is_resumed = job.is_resumed or start.record is not None
         del training  # free its memory before the model is written

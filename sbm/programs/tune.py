@@ -147,7 +147,7 @@ def tune(
         result, report["train"] = train(job.store, path, best, resume=resume, progress=progress)
     with contextlib.suppress(StoreError):
         Run.remove(job.folder)  # the record first, which names the other files
-    shutil.rmtree(job.folder, ignore_errors=True)
+        shutil.rmtree(job.folder, ignore_errors=True)  # unless another process uses it
     report["read"] = read
     report["seconds"] |= {
         "train": report["train"]["seconds"]["total"], "total": clock() - begin,

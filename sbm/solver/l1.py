@@ -37,7 +37,7 @@ _INNER = 0.1  # share of the violations that a Newton step leaves
 _SWEEPS = 10  # over all columns, in a Newton step
 _MOST_FLAT = 3
 _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough; more after they paid
-_MOST_PATIENCE = 32  # Newton steps without, if they did not pay
+_MOST_PATIENCE = 2  # Newton steps without, if they did not pay; they pay late, near the optimum
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
 # Columns whose matrix is formed, if sweeps were not enough; its turns, sweeps in each, and how much

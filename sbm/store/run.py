@@ -129,9 +129,21 @@ class Run:
         # Several learners store alphas at the same time while others are read ahead.
         self._lock = threading.RLock()
 
+    @staticmethod
+    def locked(folder: Path, is_already: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Lock a run, unless the caller has done so.
+
+        Raises `StoreError` if another process uses it.
+        """
+        if is_already:
+            return contextlib.nullcontext()
+        return lock(folder / "lock", f"the run {folder}")
+
     @classmethod
     @contextlib.contextmanager
-    def create(cls, folder: Path, *arguments: Any, **options: Any) -> Iterator["Run"]:
+    def create(
+        cls, folder: Path, *arguments: Any, is_locked: bool = False, **options: Any
+    ) -> Iterator["Run"]:
         """Start a new run and lock it.
 
         The last checkpoint of an earlier run stays until the first checkpoint of this one.
@@ -139,7 +151,7 @@ class Run:
         Raises `StoreError` if another process uses the run, or the folder is not writable.
         """
         make_folder(folder)
-        with lock(folder / "lock", f"the run {folder}"):
+        with cls.locked(folder, is_locked):
             run = cls(folder, *arguments, **options)
             with contextlib.suppress(StoreError):  # missing or damaged: nothing to keep
                 run._committed = _files_of(cls.read(folder))
@@ -149,7 +161,7 @@ class Run:
     @classmethod
     @contextlib.contextmanager
     def resume(
-        cls, folder: Path, *arguments: Any, **options: Any
+        cls, folder: Path, *arguments: Any, is_locked: bool = False, **options: Any
     ) -> Iterator[tuple["Run", dict[str, Any]]]:
         """Resume from the last checkpoint and lock the run; also yield the checkpoint's record.
 
@@ -159,7 +171,7 @@ class Run:
         process uses the run.
         """
         cls.read(folder)  # create no lock file in a folder that is not a run
-        with lock(folder / "lock", f"the run {folder}"):
+        with cls.locked(folder, is_locked):
             record = cls.read(folder)
             run = cls._of(record, folder, *arguments, **options)
             run._committed = _files_of(record)
@@ -541,14 +553,14 @@ class Run:
         write_atomically(folder / RECORD, [encode_record("run", before)])
         return cls.read(folder)
 
-    @staticmethod
-    def require_free(folder: Path) -> None:
+    @classmethod
+    def require_free(cls, folder: Path) -> None:
         """Check that no other process uses a run, which need not exist.
 
         Raises `StoreError` if it is in use.
         """
         if (folder / "lock").is_file():
-            with lock(folder / "lock", f"the run {folder}"):
+            with cls.locked(folder):
                 pass
 
     @classmethod
@@ -557,7 +569,7 @@ class Run:
 
         Raises `StoreError` if another process uses the run, or a file cannot be removed.
         """
-        with lock(folder / "lock", f"the run {folder}"):
+        with cls.locked(folder):
             for path in [folder / RECORD, *folder.iterdir()]:
                 if path.name in (RECORD, LOG) or _OURS.fullmatch(path.name):
                     with writing(path):

@@ -6,6 +6,7 @@ Source: MurmurHash3 (Appleby 2011) and the grammar of Vowpal Wabbit.
 import numpy as np
 from numba import njit
 
+from sbm.inputs.kernels.numbers import join_digits, line_end, load_digits
 from sbm.inputs.kernels.text import (
     BARE,
     BLANK,
@@ -254,7 +255,10 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
             continue
         opens = c == 124
         begin = p + 1 if opens else p
-        p = _word_end(text, begin)
+        # Most names of digits are short: eight bytes tell where they end, and which number it is.
+        digits, n_digits = load_digits(text, begin)
+        is_number = 0 < n_digits < 8 and _ENDS_WORD[text[begin + n_digits]]
+        p = begin + n_digits if is_number else _word_end(text, begin)
         name_end = p
         x = 1.0
         if text[p] == 58 and p < end:
@@ -268,7 +272,11 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
         if opens:
             if name_end == begin and text[name_end] == 58:
                 return nnz, n_names, NO_NAME, begin
-            seed = _hash_name(text, begin, name_end, np.uint64(0))
+            seed = np.uint64(0)
+            if is_number:
+                seed = join_digits(digits, n_digits)
+            else:
+                seed = _hash_name(text, begin, name_end, seed)
             letter = text[begin] if name_end > begin else np.uint8(32)
             scale = x
             continue
@@ -281,7 +289,11 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
             continue
         if nnz == len(ids) or n_names == len(names) > 0:
             return np.int64(len(ids) + 1), n_names, OK, p
-        ids[nnz] = np.int64(_hash_name(text, begin, name_end, seed) & np.uint64(mask))
+        if is_number:
+            h = join_digits(digits, n_digits) + seed
+        else:
+            h = _hash_name(text, begin, name_end, seed)
+        ids[nnz] = np.int64(h & np.uint64(mask))
         values[nnz] = x
         if len(letters):
             letters[nnz] = letter
@@ -290,6 +302,14 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
             n_names += 1
         nnz += 1
     return nnz, n_names, OK, p
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _are_ascending(ids, start, end):
+    found = True
+    for k in range(start + 1, end):
+        found &= ids[k - 1] < ids[k]
+    return found
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -399,7 +419,7 @@ def parse(
 
     Parameters
     ----------
-    text : (at least size + 1,) uint8
+    text : (at least size + 8,) uint8
         text[size - 1] is a newline. Bytes after words are changed temporarily.
     size : int
         Bytes of text.
@@ -445,10 +465,8 @@ def parse(
         while text[p] != 10 and text[p] != 124:
             p += 1
         bar = p
-        while text[p] != 10:
-            p += 1
-        end = p
-        p += 1
+        end = line_end(text, bar)
+        p = end + 1
         if bar == end and _is_blank_line(text, begin, end):
             if need == IGNORED:
                 labels[rows], weights[rows] = np.nan, 1.0
@@ -485,7 +503,7 @@ def parse(
                 code, where = OUT_OF_RANGE, bar
         if nnz > len(ids):
             return np.int64(-1), nnz, line, False, n_errors, n_names
-        if code == OK:
+        if code == OK and not _are_ascending(ids, start, nnz):
             nnz = sort_and_add(ids, values, start, nnz)
             for k in range(start, nnz):
                 if not abs(values[k]) <= limit:

@@ -152,3 +152,17 @@ def join_digits(word, n):
     word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
     word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
     return (word * np.uint64(42949672960001)) >> _U32
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def line_end(text, p):
+    """Return the position of the first newline from p on.
+
+    Of eight bytes, those that are newlines become 0, and keep no bit after the sum.
+    """
+    while True:
+        word = load_word(text, p) ^ np.uint64(0x0A0A0A0A0A0A0A0A)
+        found = ~(((word & _LOW7S) + _LOW7S) | word | _LOW7S)
+        if found != _U0:
+            return p + np.int64(trailing_zeros(found) >> np.uint64(3))
+        p += 8

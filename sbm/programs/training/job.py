@@ -165,7 +165,7 @@ class Job:
     classes : slice or None
         Class codes to train, if the others have turns of their own; None for all.
     whole_run : Path or None
-        The run, if it is not next to the model, but that of a training in turns.
+        The run, if it is not next to the model, but that of a training in turns, which locked it.
     turn : mapping
         Which turn it is, stored in each checkpoint; empty without turns.
     shared_start : Path or None
@@ -211,6 +211,7 @@ class Job:
         self._solver = ""  # as asked, or the one that is used instead of ``auto``
         self.folder = self.whole_run or folder_of(run_folder(self.path), self.comm)
         self.status = StatusFile(run_folder(self.path), self.comm)
+        self._is_locked = self.whole_run is not None
         self.may_plan_with_less = self.comm.size == 1  # otherwise only one of them ran out
         self._plans = 0
         self._switch: tuple[Any, bool] | None = None  # the last answer of `can_switch`
@@ -387,7 +388,9 @@ class Job:
                 return StartPoint()
             problems = self.task.share.problems
             return StartPoint(earlier=PreviousRun([self.folder], self.store, self.itself, problems))
-        record = run_to_resume(self.folder, self.itself, self.options.resume, self.store)
+        record = run_to_resume(
+            self.folder, self.itself, self.options.resume, self.store, self._is_locked
+        )
         record = common_record(self.task.share.adding, self.folder, record)
         if any_of(self.comm, record is None)[0]:
             return StartPoint(others=self._runs_of_others())
@@ -492,4 +495,5 @@ class Job:
             start.record,
             self.comm.size > 1,
             is_same_log,
+            self._is_locked,
         )

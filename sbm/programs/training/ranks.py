@@ -28,7 +28,7 @@ from sbm.plain import dataclass
 from sbm.programs.training.gathering import gathered
 from sbm.programs.training.state import family_of
 from sbm.settings import Settings
-from sbm.solver.gap import Certificate, proven
+from sbm.solver.gap import Certificate, proven, relative
 from sbm.solver.problem import AnyProblem, MultiProblem
 from sbm.store.blocks import BlockStore, block_name_of
 from sbm.store.files import file_checksum, make_folder, remove, write_atomically
@@ -53,7 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 STATUS = "status.json"
-_SUMMED = ("updates", "visits", "visits_cut_short")
+_SUMMED = ("updates", "visits", "visits_cut_short", "dropped", "added")
 Weights = npt.NDArray[np.float64]
 # One-vs-rest of so many classes is divided into two groups, and into four or more of at most so
 # many: more rows of a group are at rest than of all classes, which makes up for visiting each row
@@ -166,7 +166,7 @@ class WorkShare:
         report |= {"processes": self.comm.size, "bytes_sent": self.comm.sent}
         if not self.is_by_class:
             return report
-        figures = {name: report[name] for name in (*_SUMMED, "passes")}
+        figures = {name: report[name] for name in (*_SUMMED, "passes") if name in report}
         theirs = self.comm.share(proven(report) | figures)
         return report | _total(theirs)
 
@@ -182,7 +182,7 @@ def only(problems: Sequence[AnyProblem], classes: slice) -> list[AnyProblem]:
 def _total(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of a training, given those for some classes each."""
     whole = Certificate.total([Certificate(**proven(one)) for one in reports])
-    summed = {name: sum(one[name] for one in reports) for name in _SUMMED}
+    summed = {name: sum(one[name] for one in reports) for name in _SUMMED if name in reports[0]}
     return {**whole.to_dict(), **summed, "passes": max(one["passes"] for one in reports)}
 
 
@@ -192,13 +192,20 @@ def total_report(reports: Sequence[dict[str, Any]], tol: float) -> dict[str, Any
     left = [one["passes_left"] for one in reports if one["passes_left"] is not None]
     total = {**longest, **_total(reports)}
     return total | {
-        "converged": total["relative_gap"] <= tol,
+        "converged": without_pruning(total)["relative_gap"] <= tol,
         "seconds": {k: sum(one["seconds"][k] for one in reports) for k in longest["seconds"]},
         "bytes_read": sum(one["bytes_read"] for one in reports),
         "passes_left": max(left, default=None),
         "is_falling": all(one["is_falling"] for one in reports),
         "was_finished": False,
     }
+
+
+def without_pruning(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the certificate of a report as it was before small weights were dropped."""
+    primal, gap = (report[name] - report.get("added", 0.0) for name in ("primal", "gap"))
+    changed = {"primal": primal, "gap": gap, "relative_gap": relative(gap, primal, report["dual"])}
+    return proven({**report, **changed})
 
 
 def share_cores(settings: Settings, comm: Comm) -> Settings:

@@ -262,9 +262,12 @@ def _refuse_stream(folder: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse(folder: Path, record: Mapping[str, Any], reason: str) -> NoReturn:
+def _refuse(
+    folder: Path, record: Mapping[str, Any], reason: str, is_locked: bool = False
+) -> NoReturn:
     """Raise the error about a run that was made differently, for `reason`."""
-    Run.require_free(folder)
+    if not is_locked:
+        Run.require_free(folder)
     state = "a finished" if is_finished(record) else "an unfinished"
     text = f"{folder} holds {state} training {reason}"
     raise StoreError(text) if "other data" in reason else SettingsError(text)
@@ -275,6 +278,7 @@ def run_to_resume(
     mine: Mapping[str, Any],
     resume: bool | None,
     store: BlockStore,
+    is_locked: bool = False,
 ) -> dict[str, Any] | None:
     """Return the record of the run to resume, finished or not; None to start over.
 
@@ -287,6 +291,8 @@ def run_to_resume(
     resume : bool or None
         True: fail if there is nothing to resume. False: start over.
     store : BlockStore
+    is_locked : bool
+        Whether the caller holds the lock of the run.
 
     Raises
     ------
@@ -309,7 +315,7 @@ def run_to_resume(
     if reason is None:
         return _if_there_is_more(record, mine["settings"])
     if resume or not (is_finished(record) or warm_start is not None):
-        _refuse(folder, record, reason)
+        _refuse(folder, record, reason, is_locked)
     return None
 
 
@@ -394,6 +400,7 @@ def open_run(
     record: Mapping[str, Any] | None = None,
     is_one_of_many: bool = False,
     is_same_log: bool = False,
+    is_locked: bool = False,
 ) -> Iterator[Run]:
     """Open a run for the alphas of each problem.
 
@@ -408,6 +415,8 @@ def open_run(
         Whether other ranks train the same model, each with its own run.
     is_same_log : bool
         Whether a new run continues the log of the one that it replaces.
+    is_locked : bool
+        Whether the caller holds the lock of the run.
 
     Yields
     ------
@@ -423,12 +432,12 @@ def open_run(
     values = sorted({value for p in problems for value in p.resting_values})[:MOST_RESTING]
     shape = (rows_of_parts, lists_of, values, EVICTED_BYTES, UNWRITTEN_BYTES, is_one_of_many)
     if record is None:
-        with Run.create(folder, *shape) as run:
+        with Run.create(folder, *shape, is_locked=is_locked) as run:
             if is_same_log:
                 run.continue_log()
             yield run
         return
-    with Run.resume(folder, *shape) as (run, found):
+    with Run.resume(folder, *shape, is_locked=is_locked) as (run, found):
         if found["state"] != record["state"]:
             raise StoreError(f"{folder} was changed by another process; run the command again")
         yield run

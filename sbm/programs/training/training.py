@@ -28,7 +28,7 @@ from sbm.plain import dataclass
 from sbm.programs.training.job import Carried, Job, StartPoint
 from sbm.programs.training.ranks import any_of, forget_others
 from sbm.programs.training.state import TrainingState
-from sbm.solver.gap import Certificate, GapWatch
+from sbm.solver.gap import Certificate, GapWatch, relative
 from sbm.solver.step import Totals
 from sbm.store.run import Run, run_folder
 from sbm.units import count
@@ -117,6 +117,9 @@ class Method(Protocol):
     def tell(self, record: dict[str, Any]) -> None:
         """Report a pass, given its line of the log, to the person who waits."""
 
+    def prune(self, threshold: float) -> tuple[int, Certificate]:
+        """Drop small weights; return their number and the certificate of those that are left."""
+
     def facts(self) -> dict[str, Any]:
         """Return its own entries of the report."""
 
@@ -128,6 +131,10 @@ class WholePasses:
     """What most methods share: a pass visits all parts, and no other method takes over."""
 
     training: Training
+
+    def prune(self, threshold: float) -> tuple[int, Certificate]:
+        """Do nothing: settings refuse it."""
+        raise AssertionError
 
     def measure(self) -> None:
         """Run a pass."""
@@ -161,8 +168,11 @@ NO_CACHE: dict[str, Any] = {
 }
 
 
-def final_report(training: Training) -> dict[str, Any]:
-    """Return the report of a finished training; see `sbm.train`."""
+def final_report(training: Training, left: tuple[int, Certificate] | None = None) -> dict[str, Any]:
+    """Return the report of a finished training, of which `Method.prune` left this.
+
+    See `sbm.train`.
+    """
     state, certificate, method = training.state, training.state.certificate, training.method
     assert certificate is not None
     plan = training.job.plan
@@ -171,8 +181,9 @@ def final_report(training: Training) -> dict[str, Any]:
         ended_by = "tol" if certificate.relative_gap <= tol else "limit"
         validation = training.validation.report(ended_by)
         certificate = training.validation.certificate
+    found = certificate.to_dict()
     return {
-        **certificate.to_dict(),
+        **(found if left is None else found | _pruned(found, *left)),
         "converged": certificate.relative_gap <= tol,
         "validation": validation,
         "passes": state.passes,
@@ -188,6 +199,21 @@ def final_report(training: Training) -> dict[str, Any]:
         "decoded_share": plan.share_of(training.job.staying, training.job.own),
         "passes_left": training.passes_left(),
         "is_falling": is_falling(training.relative_gaps, tol, method.falls_late),
+    }
+
+
+def _pruned(report: Mapping[str, Any], dropped: int, left: Certificate) -> dict[str, Any]:
+    """Return what changes in a report if weights were dropped, and these are left.
+
+    The lower bound on the objective stays, and the gap grows by what the objective does.
+    """
+    gap = max(0.0, report["gap"] + left.most - report["primal"])
+    return {
+        "dropped": dropped,
+        "added": left.primal - report["primal"],
+        "primal": left.primal,
+        "gap": gap,
+        "relative_gap": relative(gap, left.primal, report["dual"]),
     }
 
 

@@ -2,28 +2,35 @@
 
 Memory may be too small for the weights of all classes, or to keep all rows in one part with the
 variables of all classes. The classes are independent. So each turn is an ordinary training of some
-classes on all rows. All turns have the same run, one after the other; its checkpoints name the turn
-and have the reports of those before it, whose models are in the folder of the run. At the end, the
-model file is joined from those of the turns, some features at a time. With lists of variables, all
-turns start from the solution of a training before the first of them.
+classes on all rows. All turns have the same run, locked from the first to the last; its checkpoints
+name the turn and have the reports of those before it, whose models are in the folder of the run. At
+the end, the model file is joined from those of the turns, some features at a time. With lists of
+variables, all turns start from the solution of a training before the first of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sbm.compiled.clock import clock, seconds_left
 from sbm.engine.machine import peak_bytes
-from sbm.errors import MemoryPlanError
+from sbm.errors import MemoryPlanError, StoreError
 from sbm.models.model import Model
 from sbm.models.weights import JoinedWeights
 from sbm.programs.training.job import Job, StartPoint
 from sbm.programs.training.needs import plan_of
-from sbm.programs.training.ranks import finished_model, only, side_by_side, total_report
+from sbm.programs.training.ranks import (
+    finished_model,
+    only,
+    side_by_side,
+    total_report,
+    without_pruning,
+)
 from sbm.programs.training.state import identity, run_to_resume
 from sbm.programs.training.task import Task
 from sbm.settings import Settings
@@ -121,13 +128,29 @@ def train_in_turns(
     train : callable
         Runs a training to its end.
     """
-    folder, store, options, n = run_folder(job.path), job.store, job.options, len(turns)
-    weights = task.read_weights(job.path.parent, options.progress)
-    itself = identity(job.asked, store, weights)
-    record = run_to_resume(folder, itself, options.resume, store)
+    folder, options = run_folder(job.path), job.options
+    itself = identity(job.asked, job.store, task.read_weights(job.path.parent, options.progress))
+    record = run_to_resume(folder, itself, options.resume, job.store)
     if (finished := finished_model(job.comm, job.path, record)) is not None:
-        _remove_all(folder)
+        with suppress(StoreError), Run.locked(folder):  # left if it was killed after its end
+            _remove_all(folder)
         return finished
+    make_folder(folder)  # row weights are copied to it
+    with Run.locked(folder):
+        # Another process may have ended since.
+        record = run_to_resume(folder, itself, options.resume, job.store, is_locked=True)
+        return _train_each(job, task, turns, train, record)
+
+
+def _train_each(
+    job: Job,
+    task: Task,
+    turns: Sequence[slice],
+    train: Callable[[Job], Result],
+    record: dict[str, Any] | None,
+) -> Result:
+    """Start from the checkpoint of a run that is locked, or from zero if there is none."""
+    folder, store, options, n = run_folder(job.path), job.store, job.options, len(turns)
     models = [folder / f"classes-{k:05d}.model" for k in range(n)]
     reports: list[dict[str, Any]] = [] if record is None else record.get("reports", [])
     is_resumed = record is not None and record.get("turns_left", 0) > 0
@@ -135,7 +158,6 @@ def train_in_turns(
         is_resumed, reports = False, []
         _remove_all(folder)
     resume, late = None if is_resumed else False, 0.0
-    make_folder(folder)  # row weights are copied to it
     begin, done = clock(), len(reports)
     shared = _shared_start(job, task, n - done, train, is_resumed)
     for k in range(done, n):
@@ -165,7 +187,7 @@ def train_in_turns(
         run.log({"event": "end", **report})
         run.note(
             report=report, reports=reports, turns_left=0, model_crc32=file_checksum(job.path),
-            passes=report["passes"], certificate=proven(report),
+            passes=report["passes"], certificate=without_pruning(report),
         )  # fmt: skip
     _remove_all(folder)
     remove([folder / _SHARED, run_folder(folder / _SHARED)])

@@ -437,7 +437,8 @@ class PreviousRun:
         self._has_expired = len(self._was) < len(before.blocks)
         self._parts = before.parts
         self._outputs = before.outputs
-        rows = [sum(piece.rows for piece in part) for part in self._parts] * len(self._outputs)
+        learners = len(self._outputs) * (2 if before.settings.get("calibrate") else 1)
+        rows = [sum(piece.rows for piece in part) for part in self._parts] * learners
         lists_of = max(self._outputs) if before.listed else None
         self._processes = [
             _Process.reopen(folder, record, rows, lists_of)
