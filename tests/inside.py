@@ -330,6 +330,7 @@ _PLACES = {
     "delimited.PIECE": "sbm.inputs.delimited",
     "tables._CELLS": "sbm.inputs.tables",
     "text.PIECE": "sbm.inputs.text",
+    "problem.FIRST": "sbm.solver.problem",
     "usable_threads": "sbm.programs.training.ranks",
     "world": "sbm.distributed.comm",
 }

@@ -203,10 +203,11 @@ FIGURES = {
     # multipliers and its conjugate gradients, 1 of when to switch; 2 of numbers as text
     # Steps, rounds and falls of the proximal term of weights by class: 4;
     # rows of a stream's block: 1; where a proximal term pays, and weights and rows at a time: 4.
-    "numeric constants of modules": 624,
+    # Searches along lines: the first round, and what beside them accelerated descent takes: 1.
+    "numeric constants of modules": 625,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
-    # Kernels of weights by class that visit in one call, and their calls: 7.
-    "lines kept from the formatter": 322,
+    # Kernels of weights by class that visit in one call, and their calls: 7. Signature of searches along lines: 1.
+    "lines kept from the formatter": 323,
 }
 _CONSTANT = ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple
 

@@ -443,8 +443,10 @@ def _plan_whole(
     sizes, row = RowSizes(shape, variables, store.value_type), BUFFER_ROW + shape.row_bytes
     nnz, rows = max(part.nnz for part in parts), max(part.rows for part in parts)
     blocks = nnz * sizes.nonzero + rows * (sizes.loaded - row)  # no second buffer
-    # One more copy, with the weights of half of the rows during a certificate.
-    more = 8 * shape.n_weights * shape.outputs[0] * (len(shape.outputs) == 1)
+    # One more copy: the weights of half of the rows during a certificate, and one of two points of
+    # searches along lines; the other one takes the place of a copy that only blocks need.
+    n = len(shape.outputs) if not shape.listed else len(shape.outputs) == 1
+    more = 8 * shape.n_weights * shape.outputs[0] * n
     weights = fixed.items["weights"] + more
     items = fixed.items | {"weights": weights, "blocks": blocks, "cache": 0}
     plan = MemoryPlan(

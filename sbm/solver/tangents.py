@@ -1,9 +1,9 @@
 """The method of parallel tangents: rounds of coordinate descent with searches along lines.
 
-A round of coordinate descent from x_k ends at y. The next point x_{k+1} is the best one on the line
-through x_{k-1} and y, and the next round begins there. So successive points do not undo each other's
-steps, as those of coordinate descent do if C is large. All of it happens within a step, and nothing
-is kept for the next one.
+A round of coordinate descent from x_k ends at y. The next point x_{k+1} is the best one on the
+line through x_{k-1} and y, and the next round begins there. So successive points do not undo each
+other's steps, as those of coordinate descent do if C is large. All of it happens within a step, and
+nothing is kept for the next one.
 
 Source: Shah, Buehler & Kempthorne 1964.
 """

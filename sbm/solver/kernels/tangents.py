@@ -4,9 +4,9 @@ For a loss with one variable per row the dual is, with w = Σ α_i s_i x_i, ::
 
     max_α  D(α) = Σ d_i(α_i) - ½|w|²   with bounds on each α
 
-A search begins at α, with an earlier point α' and its w'. It goes along α - α' to where D is largest
-if each d_i is replaced by its expansion to second order and there are no bounds. Variables that
-leave their bounds are then clipped. If D is smaller there, everything stays as it was.
+A search begins at α, with an earlier point α' and its w'. It goes along α - α' to where D is
+largest if each d_i is replaced by its expansion to second order and there are no bounds. Variables
+that leave their bounds are then clipped. If D is smaller there, everything stays as it was.
 
 Given: rows (as in common.py), and as for `solve` in rounds.py. In place: alpha, w; `before` and
 `w_before` are the earlier point, and then that of the beginning. Returned: whether D rose.

@@ -1,0 +1,119 @@
+"""Searches along lines between rounds of coordinate descent (method of parallel tangents)."""
+
+import numpy as np
+import pytest
+from families import Case, make_store
+from inside import LOSSES, Problem, Rows, load, patch
+
+import sbm
+
+N, D, C, EPSILON = 40, 7, 2.0, 0.1
+TARGETS = ("epsilon_insensitive", "squared_error", "squared_epsilon_insensitive")
+ALL = ("hinge", "squared_hinge", "log_loss", *TARGETS)
+
+
+def dual_terms(loss, alpha, y, cost):
+    """d_i of each row, from the definitions of the duals."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if loss == "log_loss":
+            p = alpha / cost
+            return cost * np.nan_to_num(-p * np.log(p) - (1 - p) * np.log(1 - p))
+    d = y * alpha if loss in TARGETS else alpha.copy()
+    if loss in TARGETS and loss != "squared_error":
+        d -= EPSILON * abs(alpha)
+    return d - (0.25 * alpha**2 / cost if LOSSES[loss].squared else 0)
+
+
+def slope_and_curvature(loss, alpha, y, cost):
+    """First derivative of each d_i, and minus the second."""
+    if loss == "log_loss":
+        return np.log((cost - alpha) / alpha), cost / (alpha * (cost - alpha))
+    first = y.copy() if loss in TARGETS else np.ones(len(alpha))
+    if loss in TARGETS and loss != "squared_error":
+        first -= EPSILON * np.sign(alpha)
+    second = 0.5 / cost if LOSSES[loss].squared else np.zeros(len(alpha))
+    return first - second * alpha, second
+
+
+def expected(loss, alpha, before, y, cost, X, signs):
+    """Return the point of a search, by the definition of the method."""
+    way, w = alpha - before, X.T @ (alpha * signs)
+    u = X.T @ (way * signs)
+    first, second = slope_and_curvature(loss, alpha, y, cost)
+    t = (first @ way - w @ u) / ((second * way) @ way + u @ u)
+    far = alpha + t * way
+    if loss == "log_loss":
+        return np.clip(far, 0.1 * alpha, alpha + 0.9 * (cost - alpha))
+    upper = np.inf if LOSSES[loss].squared else cost
+    return np.clip(far, -upper if loss in TARGETS else 0.0, upper)
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.5])
+@pytest.mark.parametrize("loss", ALL)
+def test_a_search_is_that_of_the_definition(loss, bias):
+    outcomes = set()
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        X = random.normal(size=(N, D)).astype(np.float32)
+        y = random.normal(size=N) if loss in TARGETS else random.integers(2, size=N, dtype=np.int32)
+        weights = random.uniform(0.5, 2.0, N)
+        epsilon = 0.0 if loss == "squared_error" else EPSILON
+        problem = Problem(LOSSES[loss], C, C, 1, bias, epsilon, loss not in TARGETS)
+        signs = np.ones(N) if loss in TARGETS else np.where(y == 1, 1.0, -1.0)
+        cost = C * weights
+        whole = np.hstack([X.astype(float), np.full((N, 1), bias)])[:, : D + (bias > 0)]
+        before = 0.1 * cost * random.uniform(0.1, 0.9, N)
+        first, _ = slope_and_curvature(loss, before, y, cost)
+        gradient = first - signs * (whole @ (whole.T @ (before * signs)))
+        size = random.choice([-1e-3, 1e-4, 1e-3]) * (np.arange(N) % 5 > 0)  # some do not move
+        alpha = np.clip(before + size * gradient, 0.01 * cost, 0.99 * cost)
+        w, w_before = (whole.T @ (a * signs) for a in (alpha, before))
+        rows = Rows(
+            np.arange(0, N * D, D), np.full(N, D, np.int32),
+            np.tile(np.arange(D, dtype=np.int32), N + 8), np.append(X, np.zeros(8 * D, np.float32)),
+            y, weights,
+        )  # fmt: skip
+        W = w.reshape(-1, 1).copy()
+        now, start, sums = alpha.copy(), (before.copy(), w_before.copy()), np.zeros(1)
+        arguments = problem.arguments(rows, now, W)
+        rose = load(f"sbm.solver.kernels.{LOSSES[loss].kernel}").search(*arguments, *start, sums)
+        point = expected(loss, alpha, before, y, cost, whole, signs)
+        values = [dual_terms(loss, a, y, cost).sum() for a in (alpha, point)]
+        norms = [((whole.T @ (a * signs)) ** 2).sum() / 2 for a in (alpha, point)]
+        gain = values[1] - values[0] - norms[1] + norms[0]
+        outcomes.add(rose)
+        if abs(gain) > 1e-9:
+            way = alpha - before
+            t_is_positive = (point - alpha) @ way > 0
+            assert rose == (gain > 0 and t_is_positive)
+        wanted = point if rose else alpha
+        assert now == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+        assert W[:, 0] == pytest.approx(whole.T @ (wanted * signs), rel=1e-8, abs=1e-9)
+        assert sums[0] == pytest.approx(values[1] - values[0] if rose else 0.0, rel=1e-8, abs=1e-9)
+        if rose:
+            assert start[0].tolist() == alpha.tolist()
+            assert start[1] == pytest.approx(w)
+    assert outcomes == {0, 1}
+
+
+CASES = [Case("hinge", 2, {"bias": 1.0}), Case("squared_hinge", 2), Case("log_loss", 2),
+         Case("epsilon_insensitive", 0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_large_C_takes_fewer_visits_to_the_same_optimum(case, tmp_path, monkeypatch):
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
+    X, y = case.rows(0, 400, noise=0.3)
+    store = make_store(tmp_path, X, y, blocks=3)
+    chosen = {**case.at(1e3), "solver": "dual", "tol": 1e-5, "max_passes": 1000}
+    found = {}
+    for first in (8, 10**9):
+        patch(monkeypatch, "problem.FIRST", first)
+        model, report = sbm.train(store, tmp_path / "m.model", chosen, resume=False)
+        assert report["converged"]
+        assert report["drift"] <= 1e-9
+        assert case.primal(X, y, model) == pytest.approx(report["primal"], rel=1e-6)
+        found[first] = report
+    with_searches, without = found[8], found[10**9]
+    assert with_searches["primal"] == pytest.approx(without["primal"], rel=2e-5)
+    assert with_searches["visits"] < 0.6 * without["visits"]
