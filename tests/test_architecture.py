@@ -206,7 +206,8 @@ FIGURES = {
     # Searches along lines: the first round, and what beside them accelerated descent takes: 1.
     "numeric constants of modules": 625,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
-    # Kernels of weights by class that visit in one call, and their calls: 7. Signature of searches along lines: 1.
+    # Kernels of weights by class that visit in one call, and their calls: 7.
+    # Signature of searches along lines: 1.
     "lines kept from the formatter": 323,
 }
 _CONSTANT = ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple
