@@ -197,7 +197,7 @@ from sbm.solver.problem import (
     Rounds,
     squared_norm,
 )
-from sbm.solver.proximal import scale_for
+from sbm.solver.proximal import units_for
 from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import Sums, exponential
@@ -254,7 +254,6 @@ _PLACES = {
     "LEAST_NNZ": "sbm.engine.sync",
     "MOST_BYTES": "sbm.distributed.comm",
     "MOST_CLASSES": "sbm.programs.training.turns",
-    "MOST_EVEN": "sbm.solver.proximal",
     "MOST_GRAM": "sbm.solver.l1",
     "MOST_LABELS": "sbm.dataset.coding",
     "MOST_LISTED": "sbm.engine.sync",
@@ -609,7 +608,6 @@ __all__ = [
     "run_folder",
     "runs_here",
     "scale_features",
-    "scale_for",
     "shape_of",
     "shard_path",
     "shorten",
@@ -638,6 +636,7 @@ __all__ = [
     "training_turns_module",
     "tune",
     "tuning_sparse_module",
+    "units_for",
     "visit_all",
     "wake",
     "window_of",

@@ -202,9 +202,9 @@ FIGURES = {
     # of weights by class, a third of them unsigned copies for kernels; 9 are of the method of
     # multipliers and its conjugate gradients, 1 of when to switch; 2 of numbers as text
     # Steps, rounds and falls of the proximal term of weights by class: 4;
-    # rows of a stream's block: 1; where a proximal term pays, and weights and rows at a time: 4.
+    # rows of a stream's block: 1.
     # Searches along lines: the first round, and what beside them accelerated descent takes: 1.
-    "numeric constants of modules": 625,
+    "numeric constants of modules": 621,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
     # Kernels of weights by class that visit in one call, and their calls: 7.
     # Signature of searches along lines: 1.

@@ -19,8 +19,8 @@ from inside import (
     Sums,
     TrainOptions,
     patch,
-    scale_for,
     train_ranks,
+    units_for,
 )
 from sklearn.linear_model import LogisticRegression
 from threads import in_threads
@@ -155,17 +155,15 @@ def test_frequent_columns_are_solved_exactly() -> None:
     assert inverse.times(b, np.empty(5)) == pytest.approx(np.linalg.solve(matrix, b), rel=1e-9)
 
 
-def test_units_are_those_of_columns_and_a_large_cost_has_a_larger_term() -> None:
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_a_large_cost_has_larger_units_except_of_the_bias(bias: float) -> None:
     rows = rows_of(np.abs(np.random.default_rng(0).normal(1, 0.1, (50, 4))) * [1, 1, 3e4, 1])
-    metric = Metric.of(rows, 5)
-    assert metric.units[:, 0].tolist() == [1, 1, 2**14, 1, 1]
-    for cost, loss, is_even, scale in (
-        (1.0, "hinge", False, 1.0), (1e4, "hinge", False, 256.0), (1e4, "hinge", True, 1.0),
-        (1e4, "squared_hinge", True, 4.0), (1e4, "log_loss", True, 4.0),
-        (10.0, "log_loss", True, 1.0),
-    ):  # fmt: skip
-        problem = Problem(LOSSES[loss], cost, cost, 1)
-        assert scale_for([problem], metric.mean_square, is_even) == scale
+    metric = Metric.of(rows, 4 + (bias > 0))
+    for cost, factor in ((1.0, 1.0), (1e4, 16.0)):
+        units = units_for(metric, [Problem(LOSSES["hinge"], cost, cost, 1, bias)])
+        assert units is not None
+        assert units[:4, 0].tolist() == [factor, factor, factor * 2**14, factor]
+        assert units[4:, 0].tolist() == [1.0] * (bias > 0)
 
 
 BLOCKS = {"parts": "drawn", "solver": "dual", "max_passes": 50}
@@ -206,46 +204,6 @@ def test_mixed_tables_converge_in_ranks(tmp_path: Path, monkeypatch: Any) -> Non
     assert found[0][1]["primal"] == pytest.approx(peer["primal"], rel=2e-3)
 
 
-def words(n: int = 1500, features: int = 600) -> tuple[Any, Any]:
-    """Rows of ones in 20 of the columns, frequent ones first, and classes that overlap."""
-    random = np.random.default_rng(3)
-    X, w = np.zeros((n, features)), random.normal(size=features)
-    places = (features * random.random((n, 20)) ** 2).astype(int)
-    X[np.arange(n)[:, np.newaxis], places] = 1.0
-    return X, X @ w + random.normal(0, 3, n) > 0
-
-
-@pytest.mark.usefixtures("parts")
-def test_large_cost_over_blocks_has_more_rounds(tmp_path: Path) -> None:
-    X, y = words()
-    store, rounds = make_store(tmp_path, X, y, blocks=6), []
-    for loss, C in (("hinge", 0.1), ("log_loss", 10.0), ("squared_hinge", 60.0), ("hinge", 20.0)):
-        settings = {"loss": loss, "C": C, **BLOCKS, "max_passes": 2}
-        _, report = sbm.train(store, tmp_path / "m.model", settings, resume=False)
-        rounds.append(report["rounds"][-1])
-    # Few C |x|²; all rows change in each round; a proximal term; none of these.
-    assert rounds == [4, 4, 4, 10]
-
-
-@pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize(("loss", "C"), [("log_loss", 100.0), ("squared_hinge", 60.0)])
-def test_large_cost_over_blocks_needs_fewer_passes_with_a_term(
-    loss: str, C: float, tmp_path: Path, monkeypatch: Any
-) -> None:
-    X, y = words()
-    store = make_store(tmp_path, X, y, blocks=6)
-    settings = {"loss": loss, "C": C, "bias": 1.0, **BLOCKS, "max_passes": 100}
-    passes, values = [], []
-    for most in (4.0, 1.0):  # with and without a term
-        patch(monkeypatch, "MOST_EVEN", most)
-        _, report = sbm.train(store, tmp_path / "m.model", settings, resume=False)
-        assert report["converged"]
-        passes.append(report["passes"])
-        values.append(report["primal"])
-    assert passes[0] < 0.9 * passes[1]
-    assert values[0] == pytest.approx(values[1], rel=1e-3)
-
-
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("more", [{}, {"bias": 1.0, "C": 2000.0, "max_passes": 4}], ids=str)
 def test_certificate_is_of_the_weights_in_the_model(more: Any, tmp_path: Path) -> None:
@@ -276,17 +234,14 @@ def test_rows_in_memory_are_left_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("stop", [3, 17, 40])
-@pytest.mark.parametrize("is_even", [False, True], ids=["units", "large C"])
 def test_interrupted_blocks_go_on_to_the_same_bytes(
-    is_even: bool, stop: int, tmp_path: Path, monkeypatch: Any
+    stop: int, tmp_path: Path, monkeypatch: Any
 ) -> None:
     for name, value in (("COMMIT_SECONDS", 0.0), ("COMMIT_SHARE", 0.0)):
         patch(monkeypatch, name, value)
-    X, z = words(600) if is_even else mixed(600)
+    X, z = mixed(600)
     store, path, calls = make_store(tmp_path, X, z > 0, blocks=4), tmp_path / "m.model", [0]
     settings = {**BLOCKS, "checkpoint_every": 0, "tol": 1e-4}
-    if is_even:
-        settings |= {"loss": "log_loss", "C": 300.0, "max_passes": 200}
     sbm.train(store, path, settings)
     whole = path.read_bytes()
 
@@ -299,11 +254,10 @@ def test_interrupted_blocks_go_on_to_the_same_bytes(
     assert sbm.train(store, path, settings)[1]["resumed"]
     assert path.read_bytes() == whole
     # From another C, alphas and weights are taken over.
-    C = 100.0 if is_even else 3.0
-    warm = {**settings, "C": C, "warm_start": True}
+    warm = {**settings, "C": 3.0, "warm_start": True}
     _, report = sbm.train(store, path, warm)
     assert report["converged"]
-    other = sbm.train(store, tmp_path / "n.model", {**settings, "C": C})[1]
+    other = sbm.train(store, tmp_path / "n.model", {**settings, "C": 3.0})[1]
     assert report["primal"] == pytest.approx(other["primal"], rel=3e-4)
 
 

@@ -511,11 +511,11 @@ class Damped:
             np.array([np.inf, 0.0, 1.0]),
         )
 
-    def solve(self, problem, work, how):
+    def solve(self, work, how):
         rows = np.arange(work.n, dtype=np.int32)
         how = dataclasses.replace(how, damping=self.damping, awake=rows)
         before = _by_row(work.alpha.copy(work.n))
-        stats = problem.solve(work, self.solver.W, how)
+        stats = self.solver.problem.solve(work, self.solver.W, how)
         after = _by_row(work.alpha.copy(work.n))
         changed = [a != b for a, b in zip(before, after, strict=True)]
         np.testing.assert_array_equal(np.sort(how.awake[: int(stats[3])]), np.flatnonzero(changed))

@@ -251,24 +251,18 @@ class Engine:
             solver.together = Combiner(self.comm, problem, W)
         return solver
 
-    def use_proximal(self, units: npt.NDArray[np.float64], scale: float) -> None:
-        """Give all learners a proximal term, between two passes.
+    def use_units(self, units: npt.NDArray[np.float64]) -> None:
+        """Give all learners a proximal term with these units, before the first pass.
 
         Parameters
         ----------
-        units : ndarray, shape (n_weights, 1) or (1, 1), float64
-        scale : float
+        units : ndarray, shape (n_weights, 1), float64
             See `sbm.solver.proximal`.
         """
-        self.reader.set_units(units)
+        self.reader.units = units[:, 0]
         for learner in self.learners:
             solver = learner.solver
-            solver.proximal = Proximal(units, scale, solver.W)
-
-    @property
-    def is_proximal(self) -> bool:
-        """Whether learners have a proximal term."""
-        return self.learners[0].solver.proximal is not None
+            solver.proximal = Proximal(units, solver.W)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

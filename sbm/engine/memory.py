@@ -250,8 +250,6 @@ class MemoryPlan(Budget):
     is_lean : bool
         Whether each learner has a single array of weights, so that more rows fit: a block is
         screened when it is visited, and a certificate reads the rows twice.
-    is_proximal : bool
-        Whether there is room for a proximal term.
     """
 
     parts: list[Part]
@@ -265,7 +263,6 @@ class MemoryPlan(Budget):
     draws: bool = False
     is_whole: bool = False
     is_lean: bool = False
-    is_proximal: bool = False
 
     @property
     def is_crowded(self) -> bool:

@@ -26,8 +26,7 @@ from sbm.engine.memory import BASE_FRAC
 from sbm.plain import dataclass
 
 __all__ = [
-    "LARGE_SAMPLE", "LATE", "LEAST_PASSES", "MOST_ROUNDS", "NEWTON_PASSES", "PassCost", "Work",
-    "choose_blocks",
+    "LARGE_SAMPLE", "LATE", "LEAST_PASSES", "NEWTON_PASSES", "PassCost", "Work", "choose_blocks",
     "choose_cache_rows", "choose_rounds", "foresee_passes", "hurried_rounds", "is_falling",
     "passes_left",
 ]  # fmt: skip

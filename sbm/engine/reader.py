@@ -232,10 +232,6 @@ class BlockReader:
         if self.arena.values is not None:
             multiply(self.arena.indices[own], self.arena.values[own], factors)
 
-    def set_units(self, units: npt.NDArray[np.float64] | None) -> None:
-        """Set the units of the weights, shape (n_weights, 1), or (1, 1) if all are 1."""
-        self.units = None if units is None or len(units) == 1 else units[:, 0]
-
     def leave_units(self) -> None:
         """Multiply values again that stay decoded in memory."""
         self._set_units(False)

@@ -104,7 +104,7 @@ def restore(engine: Engine, place: Mapping[str, Any], run: Run, with_rows: bool 
                 count = sum(engine.plan.parts[int(part)].rows for part in place["coming"])
                 marks[k] = np.unpackbits(state["moving"], count=count).view(np.bool_)
     proximal = engine.learners[0].solver.proximal
-    engine.reader.set_units(None if proximal is None else proximal.units)
+    engine.reader.units = None if proximal is None else proximal.units[:, 0]
     if with_rows:
         _read_cached_rows(engine)
     # Only now, because reading the cached rows clears them.

@@ -107,13 +107,11 @@ class Combiner:
 
     # ------------------------------------------------------------------------------ a step
 
-    def solve(self, problem: AnyProblem, work: WorkingSet, how: Rounds) -> Floats:
+    def solve(self, work: WorkingSet, how: Rounds) -> Floats:
         """Visit the rows of all ranks in rounds; all ranks must call this together.
 
         Parameters
         ----------
-        problem : Problem, MultiProblem or OneClass
-            That of this combiner, whose costs may be smaller.
         work : WorkingSet
         how : Rounds
 
@@ -140,7 +138,7 @@ class Combiner:
                     self._begin(work)
                 awake = how.awake[ends[k] : ends[k + 1]]
                 part = replace(how, turn=turn, awake=awake, damping=self._how_to())
-                stats = problem.solve(work, self._W, part)
+                stats = self._problem.solve(work, self._W, part)
                 self._updated.append(awake[: int(stats[3])])
                 since = since + stats if k % every else stats
                 self._add_frequent()

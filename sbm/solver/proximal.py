@@ -2,14 +2,13 @@
 
 In the problem ½ |W|² + Σ losses + ½ Σ K_j (W_j - Y_j)², a pass finds better W, and then Y moves,
 extrapolated as in `sbm.solver.accelerated`; in the end W = Y, which is the optimum without the
-term. With 1 + K_j = m u_j², units u_j of the weights make it an ordinary problem of block
-minimization: for V_j = u_j W_j and rows with values x_ij / u_j, V = θ Y' + Σ (α / m) s x / u, where
-θ_j = 1 - 1 / (m u_j²) and Y'_j = u_j Y_j. The costs are C / m. The rows' shares of the duality gap
-are m times those of that problem; W differs from the weights Σ α s x of the dual variables while it
-is on its way.
+term. With 1 + K_j = u_j², units u_j of the weights make it an ordinary problem of block
+minimization: for V_j = u_j W_j and rows with values x_ij / u_j, V = θ Y' + Σ α s x / u, where
+θ_j = 1 - 1 / u_j² and Y'_j = u_j Y_j. The dual variables and their bounds stay as they are, and so
+do the rows' shares of the duality gap; W differs from the weights Σ α s x of the dual variables
+while it is on its way.
 
-The units are those of `sbm.solver.metric`, for columns of different size; m is for a large C. All
-are powers of two, so that nothing is rounded.
+The units are those of `sbm.solver.metric`, times a power of two if C is large.
 """
 
 from __future__ import annotations
@@ -23,20 +22,16 @@ import numpy.typing as npt
 
 from sbm.alphas import Lists
 from sbm.plain import dataclass
-from sbm.solver.problem import AnyProblem, MultiProblem, squared_norm
+from sbm.solver.metric import Metric
+from sbm.solver.problem import AnyProblem, MultiProblem
 
-__all__ = ["Extrapolation", "ListedTerm", "Proximal", "scale_for", "too_hard"]
+__all__ = ["Extrapolation", "ListedTerm", "Proximal", "too_hard", "units_for"]
 
 Floats = npt.NDArray[np.float64]
-
-_AT_ONCE = 1 << 15  # weights of each output
 
 # Mean C |x|² with which a few rounds are enough, of a loss of one variable a row and of a joint
 # loss; the root of C |x|² is, too, if that is more.
 _EASY = {False: 300.0, True: 100.0}
-# Between passes over rows with columns of about equal size, a term of log_loss pays sooner, as all
-# rows change in each pass, and m = 4 is best.
-_SMOOTH, MOST_EVEN = 5.0, 4.0
 
 
 def too_hard(problem: AnyProblem, square: float) -> float:
@@ -47,18 +42,15 @@ def too_hard(problem: AnyProblem, square: float) -> float:
     return size / max(_EASY[problem.loss.joint], math.sqrt(size))
 
 
-def scale_for(problems: Sequence[AnyProblem], square: float, is_even: bool) -> float:
-    """Return m for all problems, given the mean |x|², in units if there are some.
-
-    With `is_even` columns, a small term pays, for smooth losses: a pass is not exact enough for
-    others.
-    """
-    loss = problems[0].loss
-    hard = max(too_hard(problem, square) for problem in problems)
-    if is_even:
-        hard *= _SMOOTH if loss.kernel == "logistic" else float(loss.squared)
-        hard = min(hard, MOST_EVEN)
-    return 4.0 ** max(0, round(0.5 * math.log2(max(1.0, hard))))
+def units_for(metric: Metric, problems: Sequence[AnyProblem]) -> Floats | None:
+    """Return the units of all problems, shape (n_weights, 1); None if none are needed."""
+    if not metric.is_needed:
+        return None
+    hard = max(too_hard(problem, metric.mean_square) for problem in problems)
+    units = metric.units * 2.0 ** max(0, round(0.5 * math.log2(max(1.0, hard))))
+    if problems[0].bias > 0.0:  # its value is not in the rows
+        units[-1] = 1.0
+    return units
 
 
 class Extrapolation:
@@ -85,27 +77,14 @@ class Extrapolation:
 
     def move(self, W: Floats, pull: Floats) -> None:
         """Move Y, and W with it by `pull`, θ."""
-        parts = _parts(W)
-        turned = [float(((W[k] - self.before[k]) * (self.centre[k] - W[k])).sum()) for k in parts]
-        if math.fsum(turned) > 0.0:
+        way = W - self.before
+        if float((way * (self.centre - W)).sum()) > 0.0:
             self.momentum = 0
-        share = self.momentum / (self.momentum + 3.0)
+        centre = W + self.momentum / (self.momentum + 3.0) * way
         self.momentum += 1
-        for k in parts:
-            centre = W[k] + share * (W[k] - self.before[k])
-            self.before[k] = W[k]
-            W[k] += _part(pull, k) * (centre - self.centre[k])
-            self.centre[k] = centre
-
-
-def _part(factors: Floats, some: slice) -> Floats:
-    """Return some factors of weights; a single one is that of all."""
-    return factors[some] if len(factors) > 1 else factors
-
-
-def _parts(W: Floats) -> list[slice]:
-    """Return slices of W that leave temporary arrays small."""
-    return [slice(k, k + _AT_ONCE) for k in range(0, len(W), _AT_ONCE)]
+        self.before[:] = W
+        W += pull * (centre - self.centre)
+        self.centre[:] = centre
 
 
 class Proximal:
@@ -113,10 +92,8 @@ class Proximal:
 
     Parameters
     ----------
-    units : ndarray, shape (n_weights, 1) or (1, 1), float64
+    units : ndarray, shape (n_weights, 1), float64
         u_j, powers of two.
-    scale : float
-        m, a power of two.
     W : ndarray, shape (n_weights, n_outputs), float64
         Before the first pass: Σ α s x.
 
@@ -126,9 +103,9 @@ class Proximal:
         Whether W is in these units, as during a pass.
     """
 
-    def __init__(self, units: Floats, scale: float, W: Floats) -> None:
-        self.units, self.scale, self.is_inside = units, scale, False
-        self._pull = 1.0 - 1.0 / (scale * units * units)
+    def __init__(self, units: Floats, W: Floats) -> None:
+        self.units, self.is_inside = units, False
+        self._pull = 1.0 - 1.0 / (units * units)
         self._way = Extrapolation(W)
 
     def enter(self, W: Floats) -> None:
@@ -147,37 +124,25 @@ class Proximal:
         W /= self.units
         self.is_inside = False
 
-    def weights_of_alphas(self, W: Floats, some: slice = slice(None)) -> Floats:
-        """Return some of the weights Σ α s x, between two passes."""
+    def weights_of_alphas(self, W: Floats) -> Floats:
+        """Return Σ α s x, between two passes."""
         if self._way.momentum < 0:
-            return W[some].copy()
-        units = _part(self.units, some)
-        squares = self.scale * units * units
-        return W[some] * squares - (squares - 1.0) / units * self._way.centre[some]
-
-    def squares(self, W: Floats) -> tuple[float, float]:
-        """Return |Σ α s x|² and |W - Σ α s x|², between two passes."""
-        sums = []
-        for some in _parts(W):
-            theirs = self.weights_of_alphas(W, some)
-            sums.append((squared_norm(theirs), squared_norm(W[some], theirs)))
-        own, between = zip(*sums, strict=True)
-        return math.fsum(own), math.fsum(between)
+            return W.copy()
+        squares = self.units * self.units
+        return W * squares - self._pull * self.units * self._way.centre
 
     def replace(self, W: Floats, W_alpha: Floats) -> None:
         """Set W between two passes, given Σ α s x."""
         if self._way.momentum < 0:
             W[:] = W_alpha
         else:
-            W[:] = self._pull * self._way.centre
-            W += W_alpha / (self.scale * self.units)
-            W /= self.units
+            W[:] = (self._pull * self._way.centre + W_alpha / self.units) / self.units
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the state as arrays."""
         way = self._way
         return {
-            "prox_numbers": np.array([way.momentum, self.is_inside, self.scale], np.float64),
+            "prox_numbers": np.array([way.momentum, self.is_inside], np.int64),
             "prox_units": np.frexp(self.units[:, 0])[1].astype(np.int16),
             "prox_centre": way.centre, "prox_before": way.before,
         }  # fmt: skip
@@ -186,9 +151,8 @@ class Proximal:
     def restored(cls, state: Mapping[str, npt.NDArray[Any]], W: Floats) -> Proximal:
         """Return the result of `state`."""
         units = np.ldexp(0.5, state["prox_units"].astype(np.int64))[:, np.newaxis]
-        momentum, is_inside, scale = state["prox_numbers"].tolist()
-        made = cls(units, scale, W)
-        made._way.momentum = int(momentum)
+        made = cls(units, W)
+        made._way.momentum, is_inside = state["prox_numbers"].tolist()
         made._way.centre[:], made._way.before[:] = state["prox_centre"], state["prox_before"]
         made.is_inside = bool(is_inside)
         return made

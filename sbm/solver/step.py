@@ -91,7 +91,7 @@ class Together(Protocol):
 
     dual_sum: float
 
-    def solve(self, problem: AnyProblem, work: WorkingSet, how: Rounds) -> npt.NDArray[np.float64]:
+    def solve(self, work: WorkingSet, how: Rounds) -> npt.NDArray[np.float64]:
         """Visit the rows of all ranks in rounds; return the statistics of this rank."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
@@ -209,17 +209,11 @@ class Solver:
     @property
     def dual(self) -> float:
         """The current dual value F(α), up to the drift of W; with a proximal term, after a pass."""
-        return self.dual_sum - 0.5 * self._squares()[0]
+        return self.dual_sum - 0.5 * squared_norm(self.weights_of_alphas())
 
     def weights_of_alphas(self) -> npt.NDArray[np.float64]:
         """Return Σ α s x, up to the drift of W; with a proximal term, after a pass."""
         return self.W if self.proximal is None else self.proximal.weights_of_alphas(self.W)
-
-    def _squares(self) -> tuple[float, float]:
-        """Return |Σ α s x|² and |W - Σ α s x|²; with a proximal term, after a pass."""
-        if self.proximal is None:
-            return squared_norm(self.W), 0.0
-        return self.proximal.squares(self.W)
 
     def begin_pass(self) -> None:
         """Change W to the units of the proximal term, if there is one."""
@@ -231,7 +225,7 @@ class Solver:
         if self.proximal is None:
             return 0.0
         self.proximal.leave(self.W)
-        return 0.5 * self._squares()[1]
+        return 0.5 * squared_norm(self.W, self.weights_of_alphas())
 
     def replace_weights(self, W_alpha: npt.NDArray[np.float64]) -> None:
         """Replace W by the weights that belong to Σ α s x, between two passes."""
@@ -329,19 +323,14 @@ class Solver:
             block.at, self.rounds, chunk, INNER_TOL, self._state, self._awake[: n + chunk], order,
             self.spread, self.stop, self.dual_sum, searches=self.searches,
         )  # fmt: skip
-        m = 1.0 if self.proximal is None else self.proximal.scale
-        problem = self.problem if m == 1.0 else self.problem.with_costs(1.0 / m)
-        working.alpha.multiply(n, 1.0 / m)
         if self.together is None:
             working.wake()
-            stats = problem.solve(working, self.W, how)
-            self.dual_sum += m * float(stats[0])
+            stats = self.problem.solve(working, self.W, how)
+            self.dual_sum += float(stats[0])
         else:
-            self.together.dual_sum = self.dual_sum / m
-            stats = self.together.solve(problem, working, how)
-            self.dual_sum = m * self.together.dual_sum
-        working.alpha.multiply(n, m)
-        stats[:2] *= m
+            self.together.dual_sum = self.dual_sum
+            stats = self.together.solve(working, how)
+            self.dual_sum = self.together.dual_sum
         totals = Totals(float(stats[0]), float(stats[1]), *(int(s) for s in stats[2:]))
         totals.cached = cached
         totals.rest = len(rows) - int(np.count_nonzero(moving)) - cached

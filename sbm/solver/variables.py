@@ -19,7 +19,6 @@ from sbm.solver.block import Block
 __all__ = ["FEW", "MANY", "DenseSet", "ListPool"]
 
 FEW = 16  # as in kernels/multiclass.py
-_AT_ONCE = 1 << 14  # rows
 MANY = 32  # number of classes above which visiting only a few of them pays off
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -60,11 +59,6 @@ class DenseSet:
     def count_zero(self, n: int) -> int:
         """Return how many of the first `n` rows have only zero variables."""
         return n - int(np.count_nonzero(self.values[:n]))
-
-    def multiply(self, n: int, factor: float) -> None:
-        """Multiply the variables of the first `n` rows."""
-        if factor != 1.0:
-            self.values[:n] *= factor
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dense:
         """Return a copy of the variables of some working rows."""
@@ -217,16 +211,6 @@ class ListPool:
     def count_zero(self, n: int) -> int:
         """Return how many of the first `n` rows have only zero variables."""
         return n - int(np.count_nonzero(self.count[:n]))
-
-    def multiply(self, n: int, factor: float) -> None:
-        """Multiply the variables of the first `n` rows."""
-        for first in range(0, n * (factor != 1.0), _AT_ONCE):
-            rows = slice(first, min(n, first + _AT_ONCE))
-            counts = self.count[rows]
-            ends = np.cumsum(counts, dtype=np.int64)
-            places = np.repeat(self.begin[rows] - ends + counts, counts)
-            places += np.arange(len(places))
-            self.betas[places] *= factor
 
     def take(self, rows: npt.NDArray[np.int64]) -> Lists:
         """Return a copy of the lists of some working rows."""

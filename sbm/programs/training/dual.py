@@ -19,7 +19,6 @@ from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
 from sbm.engine.pace import (
     LATE,
     LEAST_PASSES,
-    MOST_ROUNDS,
     PassCost,
     choose_blocks,
     choose_rounds,
@@ -32,7 +31,7 @@ from sbm.errors import StoreError
 from sbm.models.model import parts
 from sbm.programs.training.job import StartPoint
 from sbm.programs.training.newton import work_of
-from sbm.programs.training.scales import proximal_of, seen_square
+from sbm.programs.training.scales import units_of
 from sbm.programs.training.training import Training, WholePasses
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import MOST_DRIFT, Certificate
@@ -229,18 +228,17 @@ class Dual(RowMethod):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        self._square: float | None = None  # mean |x|²
         self._pass_bytes = sum(c.size for part in training.job.plan.parts for c in part.chunks)
 
     def ready(self) -> None:
-        """Give learners a proximal term if columns are of different size, or C is large."""
+        """Measure the columns; give learners a proximal term if these are of different size."""
         super().ready()
         job, engine = self.training.job, self.engine
-        if not engine.is_proximal and job.plan.is_proximal and not job.plan.is_whole:
+        if engine.reader.units is None and job.task.may_be_proximal and not job.plan.is_whole:
             parts = [job.plan.parts[part] for part in job.own]
-            term = proximal_of(job.store, self.training.problems, parts, engine.comm)
-            if term is not None:
-                engine.use_proximal(*term)
+            units = units_of(job.store, self.training.problems, parts, engine.comm)
+            if units is not None:
+                engine.use_units(units)
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint, which may be inside a pass."""
@@ -291,25 +289,9 @@ class Dual(RowMethod):
         if setting != "auto" or job.comm.size > 1:
             return rounds
         if not self.engine.whole_work:
-            return max(rounds, self._rounds_for_cost(), self._hurried())
+            return max(rounds, self._hurried())
         trial = work_of(job.task).trial_rounds(state.passes)
         return trial if trial < rounds and job.can_switch() else rounds
-
-    def _rounds_for_cost(self) -> int:
-        """Return the rounds that pay with a large C, of losses whose rows rest.
-
-        Rows at rest take no time, and the others need many visits. Half of the root of C |x|² takes
-        about the time of 2 rounds, and with a large C half of their passes.
-        """
-        problems, term = self.training.problems, self.solvers[0].proximal
-        rests = problems[0].loss.rests and not isinstance(problems[0], OneClass)
-        if not rests or problems[0].listed or self.engine.reader.units is not None:
-            return 1
-        if self._square is None:
-            self._square = seen_square(self.training.job.store)
-        size = max(problem.largest_cost for problem in problems) * self._square
-        exact = 1.0 if term is None else term.scale  # a term needs less exact passes
-        return round(min(float(MOST_ROUNDS), 0.5 * math.sqrt(size) / exact))
 
     def _hurried(self) -> int:
         """Return rounds with which `max_passes` are enough, if no other method helps."""
@@ -350,7 +332,7 @@ class Dual(RowMethod):
         set_active(self.spare_learners, False)
         certificate, by_learner = certify(engine)
         set_active(self.spare_learners, True)
-        if certificate.drift > MOST_DRIFT and not engine.is_proximal:
+        if certificate.drift > MOST_DRIFT and engine.reader.units is None:
             raise StoreError(
                 f"the weights do not match the alphas (drift {certificate.drift:.1e}); "
                 "this is a bug in sbm, please report it"

@@ -19,7 +19,7 @@ from sbm.engine.sync import shared_bytes
 from sbm.errors import MemoryPlanError
 from sbm.programs.training.ranks import MANY
 from sbm.programs.training.scales import FEATURE_BYTES
-from sbm.programs.training.task import Task, is_smooth
+from sbm.programs.training.task import PROXIMAL_COPIES, Task, is_smooth
 from sbm.solver.conjugate import preconditioner_bytes
 from sbm.solver.problem import MultiProblem, OneClass
 from sbm.solver.sums import hessian_bytes, product_bytes, way_bytes
@@ -110,17 +110,7 @@ def plan_of(
             threads = usable_threads(settings.threads)
             return plan_classes(store, mem, shape, task.share.comm.size, threads, reserved)
         if not _may_be_lean(task):
-            term = task.proximal_copies
-            large = replace(shape, copies=shape.copies + copies * term)
-            try:
-                made = plan_training(store, mem, cache_frac, large, reserved)
-            except MemoryPlanError:
-                if not term or store.value_type != "ones":
-                    raise
-                return plan_training(store, mem, cache_frac, shape, reserved)  # it can do without
-            # Without a cache, a term that only C asks for makes passes of a squared loss longer.
-            pays = store.value_type != "ones" or made.cache_rows > 0
-            return replace(made, is_proximal=term > 0 and pays)
+            return plan_training(store, mem, cache_frac, shape, reserved)
         with suppress(MemoryPlanError):
             made = plan_training(store, mem, cache_frac, shape, reserved)
             if not made.is_crowded:
@@ -140,7 +130,7 @@ def _may_be_lean(task: Task) -> bool:
     settings, share = task.settings, task.share
     is_alone = task.method == "dual" and task.models == 1 and share.comm.size == 1
     others = settings.validate, settings.warm_start
-    suits = task.problems[0].listed and not task.proximal_copies
+    suits = task.problems[0].listed and not task.may_be_proximal
     # With more classes, the variables of rows take more memory than the weights.
     is_few = sum(problem.n_outputs for problem in task.problems) < MANY
     return is_alone and suits and is_few and not any(others)
@@ -194,7 +184,10 @@ def shape_of(task: Task) -> Shape:
         n_weights=task.n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=first.listed,
-        copies=copies + (settings.warm_start is not None) + (ranks > 1),
+        copies=copies
+        + (settings.warm_start is not None)
+        + (ranks > 1)
+        + PROXIMAL_COPIES * task.may_be_proximal,
         row_bytes=4 * (not first.classify)
         + 8 * task.has_weights
         + _HELD_OUT_ROW * held_out

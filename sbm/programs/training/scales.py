@@ -14,11 +14,11 @@ from sbm.engine.memory import DRAWN, Part
 from sbm.errors import DataError
 from sbm.rows import Arena, Rows
 from sbm.solver.metric import ColumnSizes, Metric
-from sbm.solver.problem import TOO_LARGE, AnyProblem, mean_square
-from sbm.solver.proximal import scale_for
+from sbm.solver.problem import TOO_LARGE, AnyProblem
+from sbm.solver.proximal import units_for
 from sbm.store.blocks import BlockStore, Chunk
 
-__all__ = ["FEATURE_BYTES", "is_uneven", "proximal_of", "scale_features", "seen_square"]
+__all__ = ["FEATURE_BYTES", "is_uneven", "scale_features", "units_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -134,12 +134,12 @@ def _deviations(
     return np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
 
 
-def proximal_of(
+def units_of(
     store: BlockStore, problems: Sequence[AnyProblem], parts: Sequence[Part], comm: Comm
-) -> tuple[Floats, float] | None:
-    """Return the proximal term of training over blocks; None without one.
+) -> Floats | None:
+    """Return the units of weights for training over blocks; None if all are 1.
 
-    All rows are read, unless the first ones show that units are not needed.
+    All rows are read, unless the first ones show that they are not needed.
 
     Parameters
     ----------
@@ -152,38 +152,19 @@ def proximal_of(
 
     Returns
     -------
-    units : ndarray, shape (n_weights, 1) or (1, 1), float64
-    scale : float
+    ndarray, shape (n_weights, 1), float64, or None
         See `sbm.solver.proximal`.
     """
-    if store.value_type == "ones":
-        return _without_units(problems, store.nnz / max(1, store.n_rows))
     sizes = ColumnSizes(store.n_features + (problems[0].bias > 0))
     first = [part.chunks[:1] for part in parts[::DRAWN]]
     others = [part.chunks[k % DRAWN == 0 :] for k, part in enumerate(parts)]
     for chunks in (first, others):
         for chunk in itertools.chain(*chunks):
             sizes.add(_rows_of(store, chunk))
-        metric = Metric(sizes.of_all(comm), store.value_type)
-        if not metric.is_needed:
-            return _without_units(problems, metric.mean_square)
-    return metric.units, scale_for(problems, metric.mean_square, is_even=False)
-
-
-def _without_units(problems: Sequence[AnyProblem], square: float) -> tuple[Floats, float] | None:
-    """Return the term for columns of about equal size, given the mean |x|²."""
-    scale = scale_for(problems, square, is_even=True)
-    return (np.ones((1, 1)), scale) if scale > 1.0 else None
-
-
-def seen_square(store: BlockStore) -> float:
-    """Return the mean |x|² of the rows, as far as the first chunk of the blocks here tells."""
-    if store.value_type == "ones":
-        return store.nnz / max(1, store.n_rows)
-    for block in store.blocks_here[:1]:
-        rows = _rows_of(store, store.chunks[block][0])
-        return mean_square(rows.starts, rows.lengths, rows.values)
-    return 0.0
+        units = units_for(Metric(sizes.of_all(comm), store.value_type), problems)
+        if units is None:
+            return None
+    return units
 
 
 def is_uneven(store: BlockStore) -> bool:

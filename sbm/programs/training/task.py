@@ -31,22 +31,21 @@ from sbm.programs.training.ranks import WorkShare, only
 from sbm.programs.training.scales import is_uneven
 from sbm.settings import Settings
 from sbm.solver.problem import AnyProblem, OneClass
-from sbm.solver.proximal import scale_for
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
 if TYPE_CHECKING:
     from sbm.dataset.weights import AnyWeights
 
-__all__ = ["MOST_FEATURES", "Task", "is_smooth"]
+__all__ = ["MOST_FEATURES", "PROXIMAL_COPIES", "Task", "is_smooth"]
 
 MOST_FEATURES = 5000  # with which a matrix of features x features is considered
 # Visits of a row, per nonzero, that take as long as to factorize a matrix in each step of a
 # training. Many more than are usually needed: where rows are dense and C is large, they are.
 _VISITS = 4000
 _SHARE = 0.3  # most of the memory that such rows take
-# Arrays like W of a proximal term: Y and W before the last pass; with units, twice as many: these
-# and θ. If they take more of the memory than this share, there is no term.
-_PROXIMAL_COPIES, _PROXIMAL_SHARE = 2, 0.05
+# Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
+# more of the memory than this share, there is no term.
+PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
 # Joint losses keep W by class if it would take this share of the memory otherwise, but not with too
 # few classes, with which side by side is faster, and with a large C over several blocks converges.
 FEWEST_CLASSES, DENSE_COPIES, DENSE_SHARE = 50, 2, 0.5
@@ -210,21 +209,13 @@ class Task:
         return is_uneven(store)
 
     @property
-    def proximal_copies(self) -> int:
-        """Arrays like W of a proximal term over blocks; 0 if none is needed or they are too large.
-
-        Values that are not 1 are read to find whether a term is needed.
-        """
+    def may_be_proximal(self) -> bool:
+        """Whether passes over blocks may have a proximal term, whose arrays are small enough."""
         store, outputs = self.store, sum(problem.n_outputs for problem in self.problems)
-        if self.method != "dual" or self.settings.loss == "one_class" or not store.n_rows:
-            return 0
-        copies = _PROXIMAL_COPIES
-        if store.value_type != "ones":
-            copies *= 2
-        elif scale_for(self.problems, store.nnz / store.n_rows, is_even=True) == 1.0:
-            return 0
-        size = copies * 8 * self.n_weights * outputs
-        return copies if size <= _PROXIMAL_SHARE * self.settings.mem_bytes else 0
+        size = PROXIMAL_COPIES * 8 * self.n_weights * outputs
+        is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
+        is_small = is_small and self.settings.loss != "one_class"
+        return self.method == "dual" and is_small and store.value_type != "ones"
 
     @property
     def has_weights(self) -> bool:
