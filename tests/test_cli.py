@@ -392,7 +392,7 @@ ERRORS = {
     "split big.svm": "big.sbm exists; --force -o", "split big.svm -o none/x.sbm": "none -o",
     "split garbage -o x.sbm": "garbage:1: found", "split plain.svm.gz": "plain.svm.gz: .gz",
     "train": "several stores big.sbm damaged.sbm", "train -o none/x.model big.sbm": "none -o",
-    "train none.sbm": "none.sbm does not exist", "train sub": "sub is not a store",
+    "train none.sbm": "none.sbm does not exist", "train sub": "sub is a folder without",
     "train big.model": "big.model is not a store",
     "train big.sbm -o x.model --test none.svm": "none.svm does not exist",
     "train big.sbm -o x.model --mem 1MB": "--mem 1 MB too small at least --mem",
