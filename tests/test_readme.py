@@ -67,6 +67,10 @@ def test_named_scripts_exist():
             assert place.is_dir() or place.with_suffix(".py").exists(), f"{path}: {name}"
 
 
+def test_every_public_name_has_a_page():
+    assert {*re.findall(r"^::: sbm\.(\w+)$", PAGES[ROOT / "docs/api.md"], re.M)} == {*sbm.__all__}
+
+
 # What looks measured: a number with a unit of time, speed or share, or a decimal in a table.
 MEASURED = re.compile(
     r"(?<![\w.-])\d[\d.,]* ?(?:s|ms|(?:micro|milli)?seconds|MB/s|points|million|times)\b"
