@@ -923,7 +923,7 @@ class _Help:
             row = SETTINGS[f.name]
             kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
             lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
-            text = f"{row.meaning} {row.details} {row.limits}".strip().replace("`", "``")
+            text = " ".join(f"{row.meaning} {row.details} {row.limits}".split()).replace("`", "``")
             if row.unset:
                 text += f" Default: {row.unset}."
             lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
