@@ -372,9 +372,11 @@ def test_pipe_is_read_and_problems_are_reported(run, monkeypatch):
 
 def test_suspicious_labels_are_reported(run):
     Path("prices.svm").write_text("".join(f"{k}.5 {k + 1}:1\n" for k in range(5)))
+    Path("years.svm").write_text("".join(f"{1990 + k} {k + 1}:1\n" for k in range(30)))
     Path("one.svm").write_text("1 1:1\n1 2:1\n")
     for name, fact, loss in (
         ("prices", "such as 0.5 are treated as 5 classes", "epsilon_insensitive"),
+        ("years", "such as 1990 are treated as 30 classes", "epsilon_insensitive"),
         ("one", "all rows of one.sbm have the label 1", "one_class"),
     ):
         assert run(f"split {name}.svm -q")[0] == 0
