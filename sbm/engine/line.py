@@ -15,7 +15,7 @@ from sbm.engine.learners import Group, Learner, Pass, Visit
 from sbm.solver.passline import Bend, Reach
 from sbm.solver.variables import DenseSet
 
-__all__ = ["clip_rest", "move_on"]
+__all__ = ["end_pass", "move_on"]
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.integer]
@@ -88,17 +88,17 @@ def _move(engine: Engine, learner: Learner) -> None:
         solver.dual_sum += line.clip(working.rows, Dense(values[:n_cached]))
 
 
-def clip_rest(engine: Engine, now: Pass) -> None:
-    """Clip the alphas of the blocks that a pass did not come to."""
+def end_pass(engine: Engine, now: Pass) -> None:
+    """End a pass: clip the alphas of the blocks that it did not come to, and note the gap."""
     lines = [learner.solver.line for learner in engine.active]
     is_open = any(line is not None and line.is_open for line in lines)
     if is_open and now.done < len(now.order):
         for visit in visit_all(engine, "clip", order=now.order[now.done :]):
             for learner in engine.active:
                 _clip(engine, learner, visit)
-    for line in lines:
+    for learner, line in zip(engine.active, lines, strict=True):
         if line is not None:
-            line.is_open = False
+            line.is_open, line.gap = False, now.totals[learner.number].gap
 
 
 def _clip(engine: Engine, learner: Learner, visit: Visit) -> None:

@@ -74,11 +74,13 @@ class Bend:
 
 
 def fits_line(problem: AnyProblem, has_weights: bool) -> bool:
-    """Return whether `PassLine` is exact for a problem, whose rows may have weights."""
-    if not isinstance(problem, Problem) or not problem.searches:
+    """Return whether `PassLine` suits a problem, and rows with or without weights.
+
+    The bounds of rows with weights are not known where only alphas are read.
+    """
+    if not isinstance(problem, Problem) or not problem.searches or has_weights:
         return False
-    is_even = problem.cost_positive == problem.cost_negative and not has_weights
-    return is_even or problem.loss.bounded
+    return problem.cost_positive == problem.cost_negative or problem.loss.bounded
 
 
 class Reach:
@@ -125,6 +127,8 @@ class PassLine:
         W at the end of the pass before.
     is_open : bool
         Whether alphas may be outside their bounds: not all blocks were loaded since the last move.
+    gap : float
+        Estimate of the gap in the last pass.
     left : int
         How many passes end without a move from now on. The last of them notes where it ended.
     """
@@ -133,7 +137,9 @@ class PassLine:
         self.problem, self.W, self.before = problem, W, np.zeros_like(W)
         self.is_open, self.left = False, _FIRST
         self._linear = self._rise = 0.0  # Σ a_i α_i where a pass ended, and since the one before
-        self._dual = math.nan  # dual value before the last move, until its pass has ended
+        self.gap = math.inf
+        # Dual value and gap before the last move, until its pass has ended.
+        self._dual, self._gap = math.nan, math.inf
         self._wait = 1  # passes without a move after the last failure
 
     @property
@@ -145,7 +151,7 @@ class PassLine:
     def refuse(self) -> float:
         """Let twice as many passes as last time end without a move, this one included; return 0."""
         self._wait *= 2
-        self.left, self._dual = self._wait - 1, math.nan
+        self.left, self._dual, self._gap = self._wait - 1, math.nan, math.inf
         return 0.0
 
     def length(self, dual_sum: float, bend: Bend, reach: Reach) -> float:
@@ -165,7 +171,7 @@ class PassLine:
         if dual <= self._dual:  # the last move was a loss
             return self.refuse()
         if not math.isnan(self._dual):
-            self._dual, self._wait = math.nan, 1
+            self._dual, self._gap, self._wait = math.nan, math.inf, 1
         if self.left:
             self.left -= 1
             return 0.0
@@ -179,7 +185,7 @@ class PassLine:
         t = min(t, reach.most)
         if t == 0.0:
             return self.refuse()
-        self._dual = dual
+        self._dual, self._gap = dual, self.gap
         return t
 
     def move(self, t: float) -> None:
@@ -227,11 +233,14 @@ class PassLine:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything but W as arrays."""
-        numbers = self.is_open, self.left, self._wait, self._linear, self._dual
+        numbers = (
+            self.is_open, self.left, self._wait, self._linear, self._dual, self.gap, self._gap,
+        )  # fmt: skip
         return {"line": np.array(numbers, np.float64), "line_before": self.before}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""
-        is_open, left, wait, self._linear, self._dual = state["line"].tolist()
+        is_open, left, wait, self._linear, *others = state["line"].tolist()
+        self._dual, self.gap, self._gap = others
         self.is_open, self.left, self._wait = bool(is_open), int(left), int(wait)
         self.before[:] = state["line_before"]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sbm.engine.certificate import certify, certify_weights, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
-from sbm.engine.line import clip_rest, move_on
+from sbm.engine.line import end_pass, move_on
 from sbm.engine.pace import (
     LATE,
     LEAST_PASSES,
@@ -262,7 +262,7 @@ class Dual(RowMethod):
         for visit in engine.visits(now):
             for steps in engine.for_each(groups, visit.solve):
                 visit.steps.update(steps)
-        clip_rest(engine, now)
+        end_pass(engine, now)
         if state.only is None:  # a partial pass does not count the free rows of other blocks
             state.free_rows = sum(now.free[learner.number] for learner in self.learners)
         state.ended = done = Totals()
