@@ -70,15 +70,19 @@ class Places:
         self._names: dict[tuple[str, int], set[str]] = {}  # that a line sets at import
         called: dict[int, set[str]] = {}
         kernels: dict[str, dict[str, int]] = {}
+        imported: dict[str, set[str]] = {}
         for path in sorted((root / below).rglob("*.py")):
             self._file = path.relative_to(root).as_posix()
             tree = ast.parse(path.read_bytes())
             name = self._file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             if path.parent.name == "kernels":
                 kernels[name] = found = {}
+                froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+                imported[name] = {alias.name for node in froms for alias in node.names}
                 for node in tree.body:
-                    if isinstance(node, _FUNCTION):
-                        found[node.name] = mark = self._mark(node)
+                    kernel = _kernel(node)
+                    if kernel:
+                        found[kernel] = mark = self._mark(node)
                         called[mark] = self._mention(node, mark)
                     else:
                         self._at_import(node)
@@ -94,10 +98,11 @@ class Places:
         for (_, function), mark in self.kernels.items():
             by_name[function].add(mark)
         self._callers: dict[int, set[int]] = defaultdict(set)
-        for found in kernels.values():
+        for name, found in kernels.items():
             for mark in found.values():
-                for word in called[mark] & by_name.keys():
-                    for callee in {found[word]} if word in found else by_name[word]:
+                for word in called[mark]:
+                    others = by_name[word] if word in imported[name] else set()
+                    for callee in {found[word]} if word in found else others:
                         self._callers[callee].add(mark)
 
     def of(self, file: str, line: int) -> set[int]:
@@ -185,6 +190,14 @@ class Places:
             if nested:
                 mark = 0
         return marked
+
+
+def _kernel(node: ast.stmt) -> str:
+    """Return the name of a function of a kernel, or of one that is built from functions."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(name)], value=ast.Call()):
+            return name
+    return ""
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -75,8 +75,10 @@ def helper(x):
 def one(x):
     return helper(x)
 
-def other(x):
+def make(x):
     return x
+
+other = make(helper)
 """
 
 
@@ -103,5 +105,6 @@ def test_marks_tell_which_lines_ran(x, ran, not_reached, tmp_path, monkeypatch):
     assert ran | {1, 2, 22} <= found
     assert not not_reached & found
     kernels = {name: mark for (_, name), mark in places.kernels.items()}
-    for line, names in ((1, "helper one"), (4, "helper one"), (7, "one"), (10, "other")):
+    users = {1: "helper one other", 4: "helper one other", 7: "one", 10: "make other", 12: "other"}
+    for line, names in users.items():
         assert places.of("sbm/a/kernels/k.py", line) == {kernels[name] for name in names.split()}
