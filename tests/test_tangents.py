@@ -62,11 +62,12 @@ def test_a_search_is_that_of_the_definition(loss, bias):
         signs = np.ones(N) if loss in TARGETS else np.where(y == 1, 1.0, -1.0)
         cost = C * weights
         whole = np.hstack([X.astype(float), np.full((N, 1), bias)])[:, : D + (bias > 0)]
-        before = 0.1 * cost * random.uniform(0.1, 0.9, N)
+        side = random.choice([-1, 1], N) if loss in TARGETS else 1
+        before = 0.1 * cost * side * random.uniform(0.1, 0.9, N)
         first, _ = slope_and_curvature(loss, before, y, cost)
         gradient = first - signs * (whole @ (whole.T @ (before * signs)))
         size = random.choice([-1e-3, 1e-4, 1e-3]) * (np.arange(N) % 5 > 0)  # some do not move
-        alpha = np.clip(before + size * gradient, 0.01 * cost, 0.99 * cost)
+        alpha = side * np.clip(side * (before + size * gradient), 0.01 * cost, 0.99 * cost)
         w, w_before = (whole.T @ (a * signs) for a in (alpha, before))
         rows = Rows(
             np.arange(0, N * D, D), np.full(N, D, np.int32),
