@@ -75,7 +75,7 @@ def test_a_search_is_that_of_the_definition(loss, bias):
             rises = (gradient * side > 0) == is_far
             rises &= is_far if loss in TARGETS else ~is_far | (not LOSSES[loss].squared)
             ratio = (gradient @ (rises * gradient)) / (gradient @ (~rises * gradient))
-            before = alpha - 1e-5 * gradient * np.where(rises, 1.0, -0.9 * ratio)
+            before = alpha - 1e-2 * gradient * np.where(rises, 1.0, -0.9 * ratio)
         else:
             size = random.choice([-1e-3, 1e-4, 1e-3]) * (np.arange(N) % 5 > 0)  # some stay
             alpha = side * np.clip(side * (before + size * gradient), 0.01 * cost, 0.99 * cost)
@@ -86,7 +86,7 @@ def test_a_search_is_that_of_the_definition(loss, bias):
             y, weights,
         )  # fmt: skip
         W = w.reshape(-1, 1).copy()
-        now, start, sums = alpha.copy(), (before.copy(), w_before.copy()), np.zeros(1)
+        now, start, sums = alpha.copy(), (before.copy(), w_before.copy()), np.ones(1)
         arguments = problem.arguments(rows, now, W)
         rose = load(f"sbm.solver.kernels.{LOSSES[loss].kernel}").search(*arguments, *start, sums)
         point = expected(loss, alpha, before, y, cost, whole, signs)
@@ -101,7 +101,8 @@ def test_a_search_is_that_of_the_definition(loss, bias):
         wanted = point if rose else alpha
         assert now == pytest.approx(wanted, rel=1e-9, abs=1e-12)
         assert W[:, 0] == pytest.approx(whole.T @ (wanted * signs), rel=1e-8, abs=1e-9)
-        assert sums[0] == pytest.approx(values[1] - values[0] if rose else 0.0, rel=1e-8, abs=1e-9)
+        rise = values[1] - values[0] if rose else 0.0
+        assert sums[0] - 1.0 == pytest.approx(rise, rel=1e-8, abs=1e-9)
         if rose:
             assert start[0].tolist() == alpha.tolist()
             assert start[1] == pytest.approx(w)
