@@ -135,7 +135,8 @@ def _changes(path: Path, name: str) -> Iterator[tuple[str, Mutation]]:
             case ast.Constant(value=bool()):
                 yield "constant", change(node, str(not node.value))
             case ast.Constant(value=int() | float() as number):
-                yield "constant", change(node, repr(number + 1))
+                other = number + 1 if abs(number) < 100 else 2 * number
+                yield "constant", change(node, repr(other))
             case ast.Compare(comparators=[right]):
                 yield from sign(node.left, right, node.ops[0])
             case ast.BinOp():

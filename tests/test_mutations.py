@@ -32,12 +32,12 @@ def test_random_mutations_compile_and_differ_once(tmp_path):
 
 
 def test_draw_has_all_kinds(tmp_path):
-    code = "def f(a, b):\n if a < b and min(a, 1):\n  g()\n  raise a\n return a + b\n"
+    code = "def f(a, b):\n if a < b and min(a, 1):\n  g()\n  raise a\n return a + 200\n"
     (tmp_path / "é.py").write_text(f"# é\n{code}", "utf-8")
     found = {m.name.split(" ", 1)[1] for m in mutations.draw(99, 0, ["é.py"], tmp_path)}
     assert found == {
         "< -> <=", "and -> or", "a < b and min(a, 1) -> (not (a < b and min(a, 1)))", "1 -> 2",
-        "min -> max", "g() -> pass", "raise a -> pass", "a + b -> None", "+ -> -",
+        "min -> max", "g() -> pass", "raise a -> pass", "a + 200 -> None", "+ -> -", "200 -> 400",
     }  # fmt: skip
     assert mutations.draw(3, 1, ["é.py"], tmp_path) == mutations.draw(3, 1, ["é.py"], tmp_path)
 
