@@ -65,7 +65,7 @@ def test_a_search_is_that_of_the_definition(loss, bias):
         whole = np.hstack([X.astype(float), np.full((N, 1), bias)])[:, : D + (bias > 0)]
         side = random.choice([-1, 1], N) if loss in TARGETS else 1
         alpha = cost * side * random.choice([0.01, 0.99], N)
-        before = 0.1 * cost * side * random.uniform(0.1, 0.9, N)
+        before = cost * side * random.uniform(0.01, 0.98, N) * random.choice([0.1, 1.0], N)
         falls = seed > 11
         start = alpha if falls else before
         first, _ = slope_and_curvature(loss, start, y, cost)
