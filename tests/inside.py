@@ -245,6 +245,7 @@ _PLACES = {
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
     "Dealer": "sbm.dataset.fill",
+    "fill.system_limit": "sbm.dataset.fill",
     "EVICTED_BYTES": "sbm.programs.training.state",
     "FIRST_BLOCK": "sbm.programs.streaming.state",
     "FREQUENT": "sbm.engine.sync",

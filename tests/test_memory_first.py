@@ -15,7 +15,17 @@ import pytest
 import scipy.sparse
 from families import Case, make_store
 from helpers import write_rows
-from inside import BlockWriter, DecodedChunks, MemoryPlan, main, patch, read_manifest, train_ranks
+from inside import (
+    BlockWriter,
+    DecodedChunks,
+    Limit,
+    MemoryPlan,
+    interpreter_bytes,
+    main,
+    patch,
+    read_manifest,
+    train_ranks,
+)
 from inside import engine_memory_module as memory
 from inside import store_blocks_module as blocks
 from inside import store_files_module as files
@@ -246,6 +256,19 @@ def test_text_trains_like_its_store(tmp_path, monkeypatch, kind, room, how):
     sbm.split(data, tmp_path / "in.sbm", mem=MEM, **options)
     expected = model_of(tmp_path / "in.sbm", tmp_path / "s.model")
     assert model_of(data, tmp_path / "t.model", **options) == expected
+
+
+def test_rows_in_memory_keep_a_limit_of_the_system(tmp_path, monkeypatch):
+    found, make = [], DecodedChunks.__init__
+    monkeypatch.setattr(
+        DecodedChunks, "__init__", lambda self, *some: (found.append(some[0]), make(self, *some))[1]
+    )
+    text, _ = _lines(ODD)(tmp_path)
+    free = interpreter_bytes()
+    for size in (10**12, free + 120_000_000):
+        patch(monkeypatch, "fill.system_limit", lambda size=size: Limit(size, "ulimit -v"))
+        model_of(text, tmp_path / f"{size}.model", {"mem": free + 240_000_000})
+    assert found == [60_000_000, 30_000_000]
 
 
 @pytest.mark.long
