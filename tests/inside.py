@@ -27,7 +27,7 @@ from sbm.dataset import coding as dataset_coding_module
 from sbm.dataset import deal as dataset_deal_module
 from sbm.dataset import destination as dataset_destination_module
 from sbm.dataset.deal import Dealer, Labels
-from sbm.dataset.fill import default_model, default_store
+from sbm.dataset.fill import Filling, default_model, default_store
 from sbm.dataset.newlabels import NewLabels
 from sbm.dataset.options import SplitOptions
 from sbm.dataset.weights import RowWeights
@@ -245,6 +245,7 @@ _PLACES = {
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
     "Dealer": "sbm.dataset.fill",
+    "fill.Filling": "sbm.dataset.fill",
     "fill.system_limit": "sbm.dataset.fill",
     "EVICTED_BYTES": "sbm.programs.training.state",
     "FIRST_BLOCK": "sbm.programs.streaming.state",
@@ -417,6 +418,7 @@ __all__ = [
     "Dual",
     "Engine",
     "Evaluation",
+    "Filling",
     "Folds",
     "GapWatch",
     "Group",

@@ -18,6 +18,7 @@ from helpers import write_rows
 from inside import (
     BlockWriter,
     DecodedChunks,
+    Filling,
     Limit,
     MemoryPlan,
     interpreter_bytes,
@@ -259,16 +260,18 @@ def test_text_trains_like_its_store(tmp_path, monkeypatch, kind, room, how):
 
 
 def test_rows_in_memory_keep_a_limit_of_the_system(tmp_path, monkeypatch):
-    found, make = [], DecodedChunks.__init__
-    monkeypatch.setattr(
-        DecodedChunks, "__init__", lambda self, *some: (found.append(some[0]), make(self, *some))[1]
-    )
+    found, free = [], interpreter_bytes()
+
+    def noted(folder, shown, sources, options, append, progress, decoded, *others):
+        found.append((options.mem - free, decoded.capacity))
+        return Filling(folder, shown, sources, options, append, progress, decoded, *others)
+
+    patch(monkeypatch, "fill.Filling", noted)
     text, _ = _lines(ODD)(tmp_path)
-    free = interpreter_bytes()
     for size in (10**12, free + 120_000_000):
         patch(monkeypatch, "fill.system_limit", lambda size=size: Limit(size, "ulimit -v"))
         model_of(text, tmp_path / f"{size}.model", {"mem": free + 240_000_000})
-    assert found == [60_000_000, 30_000_000]
+    assert found == [(240_000_000, 60_000_000), (120_000_000, 30_000_000)]
 
 
 @pytest.mark.long
