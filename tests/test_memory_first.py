@@ -268,10 +268,10 @@ def test_rows_in_memory_keep_a_limit_of_the_system(tmp_path, monkeypatch):
 
     patch(monkeypatch, "fill.Filling", noted)
     text, _ = _lines(ODD)(tmp_path)
-    for size in (10**12, free + 120_000_000):
+    for size in (10**12, free + 1_000_000_000):
         patch(monkeypatch, "fill.system_limit", lambda size=size: Limit(size, "ulimit -v"))
-        model_of(text, tmp_path / f"{size}.model", {"mem": free + 240_000_000})
-    assert found == [(240_000_000, 60_000_000), (120_000_000, 30_000_000)]
+        model_of(text, tmp_path / f"{size}.model", {"mem": free + 1_500_000_000})
+    assert found == [(1_500_000_000, 375_000_000), (1_000_000_000, 250_000_000)]
 
 
 @pytest.mark.long
