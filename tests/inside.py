@@ -201,6 +201,7 @@ from sbm.solver.proximal import units_for
 from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import Sums, exponential
+from sbm.solver.tangents import ParallelTangents
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
@@ -449,6 +450,7 @@ __all__ = [
     "NotebookProgress",
     "OneClass",
     "OnePass",
+    "ParallelTangents",
     "ParsedText",
     "Part",
     "PassCost",

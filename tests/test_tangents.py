@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from families import Case, make_store
-from inside import LOSSES, Problem, Rows, load, patch
+from inside import LOSSES, ParallelTangents, Problem, Rows, load, patch
 
 import sbm
 
@@ -77,7 +77,7 @@ def test_a_search_is_that_of_the_definition(loss, bias):
             ratio = (gradient @ (rises * gradient)) / (gradient @ (~rises * gradient))
             before = alpha - 1e-2 * gradient * np.where(rises, 1.0, -0.9 * ratio)
         else:
-            size = random.choice([-1e-3, 1e-4, 1e-3]) * (np.arange(N) % 5 > 0)  # some stay
+            size = random.choice([1e-3, 1e-4, -1e-3]) * (np.arange(N) % 5 > 0)  # some stay
             alpha = side * np.clip(side * (before + size * gradient), 0.01 * cost, 0.99 * cost)
         w, w_before = (whole.T @ (a * signs) for a in (alpha, before))
         rows = Rows(
@@ -107,6 +107,35 @@ def test_a_search_is_that_of_the_definition(loss, bias):
             assert start[0].tolist() == alpha.tolist()
             assert start[1] == pytest.approx(w)
     assert outcomes == {0, 1}
+
+
+def test_searches_go_through_the_last_but_one_point_and_wait_after_failures():
+    alpha, w = np.zeros(3), np.zeros(2)
+    tangents = ParallelTangents(alpha, w)
+    ends, begins, rounds, rises = [0.0], [], [], []
+    outcomes = [1, 1, 0, 0, 1, 1]
+
+    def search(given, before, w_before, rise):
+        assert (given, rise.tolist(), len(w_before)) == ("given", [0.0], len(w))
+        begins.append(before[0])
+        if outcomes[len(begins) - 1]:
+            before[:], w_before[:], rise[0] = alpha, w, 3.0
+            alpha[:] += 0.5
+        return outcomes[len(begins) - 1]
+
+    for number in range(1, 11):
+        alpha += 1
+        rise = tangents.end_round(5.0, search, ("given",))
+        if len(begins) == len(ends):
+            ends.append(alpha[0])
+            rounds.append(number)
+            rises.append(rise)
+        else:
+            assert rise == 0.0
+    # A search takes as long as to visit five nonzeros here.
+    assert rounds == [1, 2, 3, 5, 9, 10]
+    assert rises == [3.0 * rose for rose in outcomes]
+    assert begins == [ends[k] for k in (0, 0, 1, 3, 4, 4)]
 
 
 CASES = [Case("hinge", 2, {"bias": 1.0}), Case("squared_hinge", 2), Case("log_loss", 2),
