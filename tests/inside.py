@@ -246,6 +246,7 @@ _PLACES = {
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
     "Dealer": "sbm.dataset.fill",
+    "TemporaryFile": "sbm.dataset.weights",
     "fill.Filling": "sbm.dataset.fill",
     "fill.system_limit": "sbm.dataset.fill",
     "EVICTED_BYTES": "sbm.programs.training.state",

@@ -201,6 +201,22 @@ os.kill(os.getpid(), 9)
     assert names(tmp_path) == ["out"]
 
 
+def test_name_that_another_takes_for_abandoned_is_left_closed(tmp_path, monkeypatch):
+    real, answers, handles = files._is_ours, [False], []
+
+    def is_ours(handle):
+        handles.append(handle)
+        return answers.pop() if answers else real(handle)
+
+    monkeypatch.setattr(files, "_is_ours", is_ours)
+    files.write_atomically(tmp_path / "out", [b"whole"])
+    assert (tmp_path / "out").read_bytes() == b"whole"
+    assert len(handles) == 2
+    for handle in set(handles):
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(handle)
+
+
 def test_folders_are_made_with_their_parents(tmp_path):
     for _ in range(2):
         files.make_folder(tmp_path / "a" / "b")
