@@ -1,9 +1,12 @@
 """Searches along lines between rounds of coordinate descent (method of parallel tangents)."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from families import Case, make_store
-from inside import LOSSES, ParallelTangents, Problem, Rows, load, patch
+from inside import LOSSES, Dense, ParallelTangents, Problem, Rounds, Rows, load, patch
 
 import sbm
 
@@ -136,6 +139,43 @@ def test_searches_go_through_the_last_but_one_point_and_wait_after_failures():
     assert rounds == [1, 2, 3, 5, 9, 10]
     assert rises == [3.0 * rose for rose in outcomes]
     assert begins == [ends[k] for k in (0, 0, 1, 3, 4, 4)]
+
+
+@pytest.mark.parametrize("stop", [0.0, 0.1])
+@pytest.mark.parametrize(("rounds", "end"), [(20, 20), (20, 12), (8, 8), (9, 9)])
+def test_rounds_after_the_first_ones_alternate_with_searches(rounds, end, stop, monkeypatch):
+    calls = []
+
+    def solve(*arguments):
+        stats, first, last = arguments[-1], *arguments[-11:-9]
+        calls.append((first, last, stats[1] > 0))
+        stats += [1.0, 1.0, 5.0 * (last - first), 0.0, last - first]
+        return int(last == end)
+
+    def search(*arguments):
+        calls.append("search")
+        arguments[-1][0] = 10.0
+        return 1
+
+    monkeypatch.setattr(Problem, "_kernels", SimpleNamespace(solve=solve, search=search))
+    alpha = np.zeros(9)
+    work = SimpleNamespace(
+        n=9, alpha=Dense(alpha), home=alpha, score=alpha, rest=alpha,
+        rows=Rows(*([np.ones(9, np.int32)] * 3), None, np.zeros(9, np.int32), None),
+    )  # fmt: skip
+    how = Rounds(*([0] * 7), stop=stop, searches=True)
+    how = replace(how, rounds=rounds)
+    stats = Problem(LOSSES["hinge"], C, C, 1).solve(work, np.zeros((1, 1)), how)
+    searches = 0
+    expected = [(0, 8, False)]
+    for r in range(8, min(rounds, end)):
+        expected.append((r, r + 1, stop == 0.0))
+        if r % 2 and r + 1 < end:  # two rounds visit as many nonzeros as there are variables
+            expected.append("search")
+            searches += 1
+    assert calls == expected
+    assert stats.tolist()[2::2] == [5.0 * end, end]
+    assert stats[0] == len(calls) - searches + 10.0 * searches
 
 
 CASES = [Case("hinge", 2, {"bias": 1.0}), Case("squared_hinge", 2), Case("log_loss", 2),
