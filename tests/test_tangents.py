@@ -142,15 +142,15 @@ def test_searches_go_through_the_last_but_one_point_and_wait_after_failures():
 
 
 @pytest.mark.parametrize("stop", [0.0, 0.1])
-@pytest.mark.parametrize(("rounds", "end"), [(20, 20), (20, 12), (8, 8), (9, 9)])
-def test_rounds_after_the_first_ones_alternate_with_searches(rounds, end, stop, monkeypatch):
+@pytest.mark.parametrize(("rounds", "ends_at"), [(20, 99), (20, 12), (8, 99), (10, 99)])
+def test_rounds_after_the_first_ones_alternate_with_searches(rounds, ends_at, stop, monkeypatch):
     calls = []
 
     def solve(*arguments):
         stats, first, last = arguments[-1], *arguments[-11:-9]
         calls.append((first, last, stats[1] > 0))
         stats += [1.0, 1.0, 5.0 * (last - first), 0.0, last - first]
-        return int(last == end)
+        return int(last == ends_at)
 
     def search(*arguments):
         calls.append("search")
@@ -166,9 +166,9 @@ def test_rounds_after_the_first_ones_alternate_with_searches(rounds, end, stop, 
     how = Rounds(*([0] * 7), stop=stop, searches=True)
     how = replace(how, rounds=rounds)
     stats = Problem(LOSSES["hinge"], C, C, 1).solve(work, np.zeros((1, 1)), how)
-    searches = 0
+    searches, end = 0, min(rounds, ends_at)
     expected = [(0, 8, False)]
-    for r in range(8, min(rounds, end)):
+    for r in range(8, end):
         expected.append((r, r + 1, stop == 0.0))
         if r % 2 and r + 1 < end:  # two rounds visit as many nonzeros as there are variables
             expected.append("search")
