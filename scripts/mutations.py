@@ -6,15 +6,15 @@
 Places are found in syntax trees: comparisons, arithmetic, conditions, constants, dropped calls,
 raises and updates, results, functions.
 
-First the tests run once to record which of them reach which line. Then each mutation is applied to
-a copy of the tree and the tests that reach its line run there, the quickest first, until one fails.
+First the tests run once to record which of them reach which line (see `scripts.reach`). Then each
+mutation is applied to a copy of the tree and the tests that reach its line run there, the quickest
+that reach little else first, until one fails.
 A mutation that no test notices means a missing test or unused code. A test that notices one must
 pass in the copy without it.
 """
 
 import argparse
 import ast
-import json
 import os
 import random
 import re
@@ -22,20 +22,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 from pathlib import Path
 from queue import Queue
 from typing import Any
+
+from sbm.compiled import cache
+from scripts.reach import Reach
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "*.pyc", "results")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
 REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
-RECORD = "SBM_MUTATIONS_RECORD"  # where the recording run leaves what its tests reach
-LIMIT = 600  # seconds for the tests of one mutation; one that runs longer hangs, and is noticed
 JOBS = 2  # by default
 
 
@@ -132,7 +135,8 @@ def _changes(path: Path, name: str) -> Iterator[tuple[str, Mutation]]:
             case ast.Constant(value=bool()):
                 yield "constant", change(node, str(not node.value))
             case ast.Constant(value=int() | float() as number):
-                yield "constant", change(node, repr(number + 1))
+                other = number + 1 if abs(number) < 100 else 2 * number
+                yield "constant", change(node, repr(other))
             case ast.Compare(comparators=[right]):
                 yield from sign(node.left, right, node.ops[0])
             case ast.BinOp():
@@ -169,147 +173,16 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _nodes(child)
 
 
-# ------------------------------------------------------------------- which tests reach which line
-
-
-class _Recorder:
-    """Notes the lines and kernels that each test reaches, in a worker of pytest."""
-
-    def __init__(self, folder: str) -> None:
-        import coverage
-
-        from sbm.compiled.calls import Kernel
-
-        self.path = Path(folder) / f"{os.getpid()}.json"
-        self.coverage = coverage.Coverage(
-            data_file=None, source_pkgs=["sbm"], omit=["*/kernels/*"], config_file=False
-        )
-        self.coverage.start()
-        self.test = ""
-        self.kernels: dict[str, set[str]] = defaultdict(set)
-        self.seconds: dict[str, float] = {}
-        self.processes: set[str] = set()
-        self.failed: set[str] = set()
-        call = Kernel.__call__
-
-        def noted(kernel: Any, *values: Any) -> Any:
-            self.kernels[kernel.module].add(self.test)
-            return call(kernel, *values)
-
-        Kernel.__call__ = noted  # type: ignore[method-assign, assignment]
-
-    def begin(self, item: Any) -> None:
-        self.test = item.nodeid
-        self.coverage.switch_context(self.test)
-        if item.get_closest_marker("process") is not None:
-            self.processes.add(self.test)
-
-    def write(self) -> None:
-        from sbm.compiled.processor import sources
-
-        self.coverage.stop()
-        data = self.coverage.get_data()
-        reached: dict[str, dict[int, list[str]]] = {
-            Path(file).relative_to(ROOT).as_posix(): data.contexts_by_lineno(file)
-            for file in data.measured_files()
-        }
-        kernels: dict[str, set[str]] = defaultdict(set)
-        for module, tests in self.kernels.items():
-            if not module.startswith("sbm."):  # one that a test made
-                continue
-            for source in sources(module):
-                kernels[source.relative_to(ROOT).as_posix()] |= tests
-        seconds = {test: s for test, s in self.seconds.items() if test not in self.failed}
-        found = {
-            "lines": reached, "seconds": seconds, "processes": sorted(self.processes),
-            "kernels": {file: sorted(tests) for file, tests in kernels.items()},
-        }  # fmt: skip
-        self.path.write_text(json.dumps(found))
-
-
-_recorder: _Recorder | None = None
-
-
-def pytest_configure(config: Any) -> None:
-    """Begin to record, in workers alone."""
-    global _recorder
-    if RECORD in os.environ and hasattr(config, "workerinput"):
-        _recorder = _Recorder(os.environ[RECORD])
-
-
-def pytest_runtest_protocol(item: Any) -> None:
-    """Note whose lines these are."""
-    if _recorder is not None:
-        _recorder.begin(item)
-
-
-def pytest_runtest_logreport(report: Any) -> None:
-    """Add up how long a test takes; one that fails without any change is left out."""
-    if _recorder is not None:
-        if report.failed:
-            _recorder.failed.add(report.nodeid)
-        before = _recorder.seconds.get(report.nodeid, 0.0)
-        _recorder.seconds[report.nodeid] = before + report.duration
-
-
-def pytest_sessionfinish() -> None:
-    """Write what was found."""
-    if _recorder is not None:
-        _recorder.write()
-
-
-class Reach:
-    """Which tests reach a line, the quickest first."""
-
-    def __init__(self, tests: Sequence[str], jobs: int = JOBS) -> None:
-        self.lines: dict[tuple[str, int], set[str]] = defaultdict(set)
-        self.kernels: dict[str, set[str]] = defaultdict(set)
-        self.seconds: dict[str, float] = {}
-        self.processes: set[str] = set()
-        with tempfile.TemporaryDirectory(prefix="sbm-mutations-") as folder:
-            command = [
-                sys.executable, "-m", "pytest", "-n", str(jobs), "-p", "scripts.mutations", *tests,
-            ]  # fmt: skip
-            environment = {**os.environ, RECORD: folder, "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
-            if done.returncode > 1:  # 1: tests failed
-                raise RuntimeError("the tests could not be run")
-            for file in Path(folder).glob("*.json"):
-                self._add(json.loads(file.read_text()))
-
-    def _add(self, found: dict[str, Any]) -> None:
-        for file, lines in found["lines"].items():
-            for line, names in lines.items():
-                self.lines[file, int(line)].update(names)
-        for file, names in found["kernels"].items():
-            self.kernels[file].update(names)
-        self.seconds.update(found["seconds"])
-        self.processes.update(found["processes"])
-
-    def of(self, mutation: Mutation) -> list[str]:
-        """Return the tests that reach a mutation's line; of a constant's line, those of its file.
-
-        Lines of a module's or a class's body run at import, so for no test in particular. What
-        tests of processes reach is not recorded: they come last.
-        """
-        tests = self.kernels[mutation.file] | self.lines[mutation.file, mutation.line] - {""}
-        if not tests:
-            tests = {t for (file, _), names in self.lines.items() if file == mutation.file
-                     for t in names if t}  # fmt: skip
-        order = sorted(self.seconds, key=lambda test: self.seconds[test])
-        found = [test for test in order if test in tests - self.processes]
-        return found + [test for test in order if test in self.processes]
-
-
 # ------------------------------------------------------------------------------------ running
 
 
 def run(
-    mutations: Sequence[Mutation], tests: Sequence[str], jobs: int = JOBS
+    mutations: Sequence[Mutation], tests: Sequence[str], jobs: int = JOBS, most: float = inf
 ) -> dict[Mutation, str]:
     """Apply mutations one by one to copies of the tree; return the first test that failed of each.
 
-    It is empty if no test failed.
+    It is empty if no test failed. The tests of a mutation end after `most` seconds, as they were
+    recorded.
     """
     reach = Reach(tests, jobs)
     found: dict[Mutation, str] = {}
@@ -322,19 +195,30 @@ def run(
         def attempt(mutation: Mutation) -> None:
             copy = copies.get()
             whole = (copy / mutation.file).read_bytes()
+            everyone = names = reach.of(mutation.file, mutation.line)
+            begin = time.monotonic()
+            sums = accumulate(reach.seconds[name] for name in names)
+            names = [name for name, total in zip(names, sums, strict=True) if total <= most]
+            n, test = len(names), ""
             try:
-                names = reach.of(mutation)
-                mutation.apply(copy)
-                try:
-                    found[mutation] = test = _first_failure(copy, names)
-                finally:
-                    (copy / mutation.file).write_bytes(whole)
-                if "::" in test and _first_failure(copy, [test]):
-                    raise RuntimeError(f"{test} fails without {mutation.name!r}, too")
+                while names:
+                    limit = 120 + 5 * sum(reach.seconds[name] for name in names)
+                    mutation.apply(copy)
+                    try:
+                        test = _first_failure(copy, names, limit)
+                    finally:
+                        (copy / mutation.file).write_bytes(whole)
+                    if "::" not in test or not _first_failure(copy, [test], limit):
+                        break
+                    names = [name for name in names if name.split("[")[0] != test]
+                    print(f"{test} fails without {mutation.name!r}, too", file=sys.stderr)
+                    test = ""
             finally:
                 copies.put(copy)
-            what = found[mutation] or f"NOT NOTICED by {len(names)} tests"
-            print(f"{mutation.name}: {what}", file=sys.stderr, flush=True)
+            found[mutation] = test
+            what = test or f"NOT NOTICED by {n} of {len(everyone)} tests"
+            seconds = time.monotonic() - begin
+            print(f"{mutation.name}: {what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
 
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(attempt, mutations))
@@ -346,9 +230,11 @@ def _copy(root: Path, target: Path) -> None:
     shutil.copytree(root, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
     if (root.parent / "shared").exists():  # reference sets that some tests read
         (target.parent / "shared").symlink_to(root.parent / "shared")
+    if cache.folder().is_dir():  # what changed kernels leave must not displace others' code
+        shutil.copytree(cache.folder(), target.parent / "cache")
 
 
-def _first_failure(tree: Path, tests: Sequence[str]) -> str:
+def _first_failure(tree: Path, tests: Sequence[str], limit: float) -> str:
     """Return the first test that fails and print the reason; empty if all pass, or there is none.
 
     Raises `RuntimeError` if the tests could not be run.
@@ -361,11 +247,13 @@ def _first_failure(tree: Path, tests: Sequence[str]) -> str:
         sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}",
         "-o", "timeout=100",
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    environment = {
+        **os.environ, "PYTHONPATH": str(tree), cache.FOLDER: str(tree.parent / "cache")
+    }  # fmt: skip
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, check=False,
-            timeout=LIMIT,
+            timeout=limit,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "(does not end)"
@@ -404,10 +292,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=JOBS, help="number of processes")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--in", dest="below", nargs="+", default=["sbm"], help="draw from these")
-    parser.add_argument("--tests", nargs="+", default=[], help="for pytest")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="FILE", help="run only these")
+    parser.add_argument("--most", type=float, default=inf, help="seconds of tests per change")
     args = parser.parse_args(argv)
     drawn = draw(args.number, args.seed, args.below)
-    found = run([m for m in drawn if args.only in m.name], args.tests, args.jobs)
+    found = run([m for m in drawn if args.only in m.name], args.tests, args.jobs, args.most)
     text = report_of(found)
     print(text, end="")
     if args.output is not None:

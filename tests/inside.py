@@ -27,7 +27,7 @@ from sbm.dataset import coding as dataset_coding_module
 from sbm.dataset import deal as dataset_deal_module
 from sbm.dataset import destination as dataset_destination_module
 from sbm.dataset.deal import Dealer, Labels
-from sbm.dataset.fill import default_model, default_store
+from sbm.dataset.fill import Filling, default_model, default_store
 from sbm.dataset.newlabels import NewLabels
 from sbm.dataset.options import SplitOptions
 from sbm.dataset.weights import RowWeights
@@ -202,6 +202,7 @@ from sbm.solver.proximal import units_for
 from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import Sums, exponential
+from sbm.solver.tangents import ParallelTangents
 from sbm.solver.variables import DenseSet, ListPool
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
@@ -246,6 +247,9 @@ _PLACES = {
     "COMMIT_SHARE": "sbm.programs.training.training",
     "DENSE": "sbm.engine.sync",
     "Dealer": "sbm.dataset.fill",
+    "TemporaryFile": "sbm.dataset.weights",
+    "fill.Filling": "sbm.dataset.fill",
+    "fill.system_limit": "sbm.dataset.fill",
     "EVICTED_BYTES": "sbm.programs.training.state",
     "FIRST_BLOCK": "sbm.programs.streaming.state",
     "FREQUENT": "sbm.engine.sync",
@@ -311,7 +315,10 @@ _PLACES = {
     "info": "sbm.programs.info",
     "kernels._is_there": "sbm.engine.kernels",
     "kernels.is_there": "sbm.engine.kernels",
+    "kernels.resident_bytes": "sbm.engine.kernels",
     "kernels.specializations": "sbm.engine.kernels",
+    "kernels.system_limit": "sbm.engine.kernels",
+    "kernels.usable_threads": "sbm.engine.kernels",
     "precompile.is_there": "sbm.programs.precompile",
     "matrices.PIECE": "sbm.inputs.matrices",
     "MOST_FEATURES": "sbm.programs.training.task",
@@ -417,6 +424,7 @@ __all__ = [
     "Dual",
     "Engine",
     "Evaluation",
+    "Filling",
     "Folds",
     "GapWatch",
     "Group",
@@ -447,6 +455,7 @@ __all__ = [
     "NotebookProgress",
     "OneClass",
     "OnePass",
+    "ParallelTangents",
     "ParsedText",
     "Part",
     "PassCost",

@@ -31,7 +31,8 @@ needs_open_mpi = pytest.mark.skipif(
 def environment(**more: str) -> dict[str, str]:
     """Return the environment without variables of a launcher around the tests."""
     clean = {name: value for name, value in os.environ.items() if name not in comm._SIZES}
-    return {**clean, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **more}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**clean, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
 
 
 def all_gone(pids: Iterable[int], within: float = 10.0) -> bool:

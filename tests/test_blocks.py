@@ -201,6 +201,28 @@ os.kill(os.getpid(), 9)
     assert names(tmp_path) == ["out"]
 
 
+def test_temporary_files_that_are_not_used_are_closed(tmp_path, monkeypatch):
+    real, handles = files._is_ours, []
+
+    def is_ours(handle):
+        handles.append(handle)
+        if len(handles) == 1:  # a signal
+            raise KeyboardInterrupt
+        return len(handles) > 2 and real(handle)  # another writer takes it for abandoned
+
+    monkeypatch.setattr(files, "_is_ours", is_ours)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomically(tmp_path / "out", [b"whole"])
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(handles[0])
+    assert names(tmp_path) == []
+    files.write_atomically(tmp_path / "out", [b"whole"])
+    assert (tmp_path / "out").read_bytes() == b"whole"
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(handle)
+
+
 def test_folders_are_made_with_their_parents(tmp_path):
     for _ in range(2):
         files.make_folder(tmp_path / "a" / "b")

@@ -269,6 +269,20 @@ def test_code_depends_on_compiler_and_processor(monkeypatch):
         processor.machine()
 
 
+def test_processor_is_named_by_the_system_if_linux_does_not(monkeypatch):
+    def missing(*_):
+        raise OSError(2, "No such file or directory")
+
+    names = {processor.machine()}
+    monkeypatch.setattr(processor, "open", missing, raising=False)
+    for name in ("arm", "arm64"):
+        monkeypatch.setattr(processor.platform, "processor", lambda name=name: name)
+        processor._described.cache_clear()
+        names.add(processor.machine())
+    processor._described.cache_clear()
+    assert len(names) == 3
+
+
 # ---------------------------------------------------------------------------------------- trust
 
 ME, ROOT_USER, COLLEAGUE, STRANGER = 1000, 0, 2000, 3000  # the colleague owns the package

@@ -15,7 +15,18 @@ import pytest
 import scipy.sparse
 from families import Case, make_store
 from helpers import write_rows
-from inside import BlockWriter, DecodedChunks, MemoryPlan, main, patch, read_manifest, train_ranks
+from inside import (
+    BlockWriter,
+    DecodedChunks,
+    Filling,
+    Limit,
+    MemoryPlan,
+    interpreter_bytes,
+    main,
+    patch,
+    read_manifest,
+    train_ranks,
+)
 from inside import engine_memory_module as memory
 from inside import store_blocks_module as blocks
 from inside import store_files_module as files
@@ -246,6 +257,21 @@ def test_text_trains_like_its_store(tmp_path, monkeypatch, kind, room, how):
     sbm.split(data, tmp_path / "in.sbm", mem=MEM, **options)
     expected = model_of(tmp_path / "in.sbm", tmp_path / "s.model")
     assert model_of(data, tmp_path / "t.model", **options) == expected
+
+
+def test_rows_in_memory_keep_a_limit_of_the_system(tmp_path, monkeypatch):
+    found, free = [], interpreter_bytes()
+
+    def noted(folder, shown, sources, options, append, progress, decoded, *others):
+        found.append((options.mem - free, decoded.capacity))
+        return Filling(folder, shown, sources, options, append, progress, decoded, *others)
+
+    patch(monkeypatch, "fill.Filling", noted)
+    text, _ = _lines(ODD)(tmp_path)
+    for size in (10**12, free + 1_000_000_000):
+        patch(monkeypatch, "fill.system_limit", lambda size=size: Limit(size, "ulimit -v"))
+        model_of(text, tmp_path / f"{size}.model", {"mem": free + 1_500_000_000})
+    assert found == [(1_500_000_000, 375_000_000), (1_000_000_000, 250_000_000)]
 
 
 @pytest.mark.long

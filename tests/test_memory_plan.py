@@ -12,23 +12,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from families import make_store
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import (
     CHUNK_NNZ,
     INTERPRETER,
     Arena,
+    BlockStore,
     Chunk,
     Limit,
     MemoryPlan,
     Progress,
     Shape,
     SplitOptions,
+    Task,
     interpreter_bytes,
     parse_size,
     patch,
     plan_training,
     row_place_bytes,
+    shape_of,
     smaller,
     system_limit,
     within_limit,
@@ -533,6 +537,31 @@ def test_bytes_of_a_plan_are_these(outputs, listed, blocks, cache):
         "interpreter": INTERPRETER, "overhead": 20_000_000, "weights": 16_000 * sum(outputs),
         "blocks": blocks, "cache": cache, "decoding": 420_000,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "is_wide", "is_uneven", "row_bytes", "more_bytes", "copies"),
+    [
+        ({"loss": "hinge", "solver": "dual"}, False, False, 0, 0, 2),
+        ({"loss": "hinge", "calibrate": True}, False, False, 1, 16_000_000, 2),
+        ({"loss": "one_class"}, False, False, 4, 0, 5),
+        ({"loss": "log_loss", "solver": "newton"}, False, False, 16, 0, 2),
+        ({"loss": "log_loss", "solver": "newton"}, True, True, 120, 0, 2),
+        ({"loss": "epsilon_insensitive", "solver": "newton"}, True, False, 60, 0, 2),
+        ({"loss": "hinge", "solver": "newton"}, True, True, 152, 0, 2),
+        ({"loss": "crammer_singer", "solver": "newton"}, True, False, 320, 0, 2),
+    ],
+)  # fmt: skip
+def test_bytes_of_the_rows_of_a_method_are_these(
+    job, is_wide, is_uneven, row_bytes, more_bytes, copies, tmp_path, monkeypatch
+):
+    X, y = np.eye(30, 4), np.arange(30) % 3
+    monkeypatch.setattr(Task, "has_many_features", is_wide)
+    monkeypatch.setattr(Task, "is_uneven", is_uneven)
+    store = make_store(tmp_path, X, y, blocks=2)
+    shape = shape_of(Task.of(sbm.Settings(**job), BlockStore(store)))
+    found = shape.row_bytes, shape.more_bytes, shape.copies
+    assert found == (row_bytes, more_bytes, copies)
 
 
 def test_stream_plans_for_a_limit_below_mem(tmp_path, monkeypatch):

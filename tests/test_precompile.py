@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from families import CASES, make_store
 from helpers import fit
-from inside import LOSSES, patch, specializations, train_ranks
+from inside import LOSSES, Limit, patch, specializations, train_ranks
 from inside import cache_module as cache
 from inside import calls_module as calls
 from inside import child_module as child
@@ -165,6 +165,18 @@ def test_kernels_compile_in_parallel(tmp_path, monkeypatch):
     }
     problem = child.compile_all([("sbm.store.kernels.alphas", "pack", ("none",) * 4)], 2)
     assert "Failed in nopython mode" in problem or "No implementation" in problem or problem
+
+
+@pytest.mark.parametrize(
+    ("threads", "free", "expected"),
+    [(4, None, 4), (20, None, 8), (20, 160 * 5, 4), (4, 160 * 5 - 1, 3), (4, 0, 1)],
+)
+def test_compilers_fit_into_the_memory(threads, free, expected, monkeypatch):
+    limit = None if free is None else Limit((1000 + free) * 10**6, "ulimit -v")
+    patch(monkeypatch, "kernels.usable_threads", lambda asked: threads)
+    patch(monkeypatch, "kernels.system_limit", lambda: limit)
+    patch(monkeypatch, "kernels.resident_bytes", lambda: 1000 * 10**6)
+    assert kernels._workers() == expected
 
 
 @pytest.mark.process

@@ -559,10 +559,10 @@ def test_liblinear_models_become_estimators(tmp_path):
 def test_estimator_columns_hold_every_id(monkeypatch):
     model = sbm.Model(np.array([3, 7]), np.ones((2, 1)), [0.5, 1.0])
     assert model.to_sklearn().coef_.tolist() == [[0, 0, 0, 1, 0, 0, 0, 1]]
-    assert model.to_sklearn(n_features=10).coef_.shape == (1, 10)
+    assert model.to_sklearn(n_features=8).coef_.shape == (1, 8)
     assert model.to_sklearn().classes_.tolist() == [0.5, 1.0]
-    with pytest.raises(DataError, match=r"id 7.* 5; .*n_features=8"):
-        model.to_sklearn(n_features=5)
+    with pytest.raises(DataError, match=r"id 7.* 7; .*n_features=8"):
+        model.to_sklearn(n_features=7)
     with pytest.raises(DataError, match=r"9223372036854775807.*memory"):
         replace(model, ids=np.array([3, 2**63 - 1])).to_sklearn()
     monkeypatch.setitem(sys.modules, "sklearn.base", None)  # as if it were not installed

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from helpers import Row, slow_parse, store_rows
+from helpers import Passes, Row, slow_parse, store_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import (
@@ -287,7 +287,10 @@ def test_rare_features_are_dropped_as_if_never_present(
     cleaned = written(folder / "cleaned.dir", "b.svm", as_text(kept))
     with pytest.MonkeyPatch.context() as context:
         patch(context, "text.PIECE", piece)
-        report = split([whole], folder / "whole", min_count=least, **options)
+        seen = Passes()
+        report = split([whole], folder / "whole", min_count=least, progress=seen, **options)
+    nothing_is_left = bool(rare) and not old | set(counts) - rare
+    assert any("drops all" in text for text in seen.stages) == nothing_is_left
     expected = split([cleaned], folder / "cleaned", **options)
     assert report["left_out"] == {"features": len(rare), "nnz": sum(counts[i] for i in rare)}
     assert without_source(folder / "whole") == without_source(folder / "cleaned")

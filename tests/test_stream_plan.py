@@ -81,14 +81,17 @@ def test_plan_keeps_its_bound(
     assert made.value_type == (dtype if has_values else "ones")
 
 
-def test_error_reports_needs_and_least_memory():
-    with pytest.raises(MemoryPlanError, match=r"--mem 1 MB .*d\.model.* 9,000 features") as caught:
-        plan(1_000_000)
-    assert plan(caught.value.least_bytes).size.block_rows >= LEAST_ROWS - 1
+@pytest.mark.parametrize("features", [9_000, 9_000_000])
+def test_error_reports_needs_and_least_memory(features):
+    needs = replace(NEEDS, features=features)
+    what = rf"--mem 1 MB .*d\.model.* {features:,} features"
+    with pytest.raises(MemoryPlanError, match=what) as caught:
+        plan(1_000_000, needs=needs)
+    assert plan(caught.value.least_bytes, needs=needs).size.block_rows >= LEAST_ROWS - 1
     with pytest.raises(MemoryPlanError):
-        plan(caught.value.least_bytes - 1000)
+        plan(caught.value.least_bytes - 1000, needs=needs)
     enough = int(str(caught.value).rsplit("--mem ", 1)[1].split("MB")[0]) * 1_000_000
-    assert plan(enough, needs=replace(NEEDS, features=2 * NEEDS.features))
+    assert plan(enough, needs=replace(needs, features=2 * features))
 
 
 def test_more_memory_is_used():

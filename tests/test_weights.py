@@ -9,7 +9,7 @@ from helpers import fit, write_rows
 from inside import Arena, BlockStore, RowWeights, patch, read_manifest
 
 import sbm
-from sbm.errors import DataError, SettingsError
+from sbm.errors import DataError, SettingsError, StoreError
 
 
 def numbered(folder, name, first, n):
@@ -151,6 +151,13 @@ def test_missing_weights_are_rejected(store, monkeypatch):
     (store.parent / "v.txt").write_text("1\n")
     patch(monkeypatch, "_open", refuse)
     with pytest.raises(PermissionError, match=r"v\.txt"):  # of the file, not of the folder
+        fit(store, weights=str(store.parent / "v.txt"))
+
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch(monkeypatch, "TemporaryFile", full)
+    with pytest.raises(StoreError, match=r"cannot write .*No space left on device; free space"):
         fit(store, weights=str(store.parent / "v.txt"))
 
 
