@@ -89,16 +89,16 @@ def _move(engine: Engine, learner: Learner) -> None:
 
 
 def end_pass(engine: Engine, now: Pass) -> None:
-    """End a pass: clip the alphas of the blocks that it did not come to, and note the gap."""
+    """End a pass: clip the alphas of the blocks that it did not come to."""
     lines = [learner.solver.line for learner in engine.active]
     is_open = any(line is not None and line.is_open for line in lines)
     if is_open and now.done < len(now.order):
         for visit in visit_all(engine, "clip", order=now.order[now.done :]):
             for learner in engine.active:
                 _clip(engine, learner, visit)
-    for learner, line in zip(engine.active, lines, strict=True):
+    for line in lines:
         if line is not None:
-            line.is_open, line.gap = False, now.totals[learner.number].gap
+            line.is_open = False
 
 
 def _clip(engine: Engine, learner: Learner, visit: Visit) -> None:

@@ -127,8 +127,6 @@ class PassLine:
         W at the end of the pass before.
     is_open : bool
         Whether alphas may be outside their bounds: not all blocks were loaded since the last move.
-    gap : float
-        Estimate of the gap in the last pass.
     left : int
         How many passes end without a move from now on. The last of them notes where it ended.
     """
@@ -137,9 +135,7 @@ class PassLine:
         self.problem, self.W, self.before = problem, W, np.zeros_like(W)
         self.is_open, self.left = False, _FIRST
         self._linear = self._rise = 0.0  # Σ a_i α_i where a pass ended, and since the one before
-        self.gap = math.inf
-        # Dual value and gap before the last move, until its pass has ended.
-        self._dual, self._gap = math.nan, math.inf
+        self._dual = math.nan  # dual value before the last move, until its pass has ended
         self._wait = 1  # passes without a move after the last failure
 
     @property
@@ -151,7 +147,7 @@ class PassLine:
     def refuse(self) -> float:
         """Let twice as many passes as last time end without a move, this one included; return 0."""
         self._wait *= 2
-        self.left, self._dual, self._gap = self._wait - 1, math.nan, math.inf
+        self.left, self._dual = self._wait - 1, math.nan
         return 0.0
 
     def length(self, dual_sum: float, bend: Bend, reach: Reach) -> float:
@@ -171,7 +167,7 @@ class PassLine:
         if dual <= self._dual:  # the last move was a loss
             return self.refuse()
         if not math.isnan(self._dual):
-            self._dual, self._gap, self._wait = math.nan, math.inf, 1
+            self._dual, self._wait = math.nan, 1
         if self.left:
             self.left -= 1
             return 0.0
@@ -185,7 +181,7 @@ class PassLine:
         t = min(t, reach.most)
         if t == 0.0:
             return self.refuse()
-        self._dual, self._gap = dual, self.gap
+        self._dual = dual
         return t
 
     def move(self, t: float) -> None:
@@ -233,14 +229,11 @@ class PassLine:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything but W as arrays."""
-        numbers = (
-            self.is_open, self.left, self._wait, self._linear, self._dual, self.gap, self._gap,
-        )  # fmt: skip
+        numbers = self.is_open, self.left, self._wait, self._linear, self._dual
         return {"line": np.array(numbers, np.float64), "line_before": self.before}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`."""
-        is_open, left, wait, self._linear, *others = state["line"].tolist()
-        self._dual, self.gap, self._gap = others
+        is_open, left, wait, self._linear, self._dual = state["line"].tolist()
         self.is_open, self.left, self._wait = bool(is_open), int(left), int(wait)
         self.before[:] = state["line_before"]

@@ -255,7 +255,8 @@ class Dual(RowMethod):
         if engine.now is None:
             training.begin_pass(self.rounds())
             self._set_pace()
-            if state.passes > 1 and state.only is None:
+            # After a move, the estimate of the gap may be far too large; not after each, it is not.
+            if state.only is None and state.passes % FULL_PASS:
                 move_on(engine)
         now = engine.now or engine.begin_pass(state.passes, state.only)
         groups = [Group([learner]) for learner in engine.active]
