@@ -253,6 +253,7 @@ def test_tables_hold_sums_of_rows(steps):
 def test_full_tables_are_an_error():
     tables = Tables(np.arange(1, dtype=np.int32), 1, 10, 0)
     tables.lines[0] = tables.top[0] = tables.top[1] = len(tables.cells) // 8
+    tables.cells[:] = 1.0
     with pytest.raises(TablesFullError):
         tables.make_room()
 

@@ -499,7 +499,7 @@ class ClassPasses:
         counts = np.zeros(self._n_weights, np.int64)
         for one in tables:
             kernels.count(
-                one.begin, one.lines, one.head, one.cells, one.ranks, self.feature_of, counts
+                *one.readable, self.feature_of, counts
             )
 
         def read(
@@ -511,8 +511,8 @@ class ClassPasses:
             for one in tables:
                 mine = columns[one.classes]
                 kernels.take(
-                    np.argsort(mine, kind="stable"), mine, one.begin, one.lines, one.head,
-                    one.cells, one.ranks, self.feature_of, first, end, ends, outs, values,
+                    np.argsort(mine, kind="stable"), mine, *one.readable, self.feature_of, first,
+                    end, ends, outs, values,
                 )  # fmt: skip
             return outs, values
 
