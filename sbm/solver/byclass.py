@@ -28,7 +28,7 @@ from sbm.solver.problem import TOO_LARGE, MultiProblem, Spread
 
 __all__ = [
     "BATCH", "HEAD", "LINE", "ByClass", "RowFacts", "Tables", "TablesFullError", "batch_bytes",
-    "divide", "wake",
+    "divide", "least_bytes", "wake",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ class Tables:
         room = np.empty(8 * self._most + 8)  # the system gives memory when it is written
         first = -(room.ctypes.data // 8) % 8
         self.cells = room[first : first + 8 * self._most]
-        self.tags = self.cells.view(np.uint16)
+        self.tags = self.cells.view(np.uint64)
         bits = max(1, (n_weights - 1).bit_length())
         factor = _GOLDEN >> (64 - bits) | 1
         self.top = np.array([0, 0, bits, factor, pow(factor, -1, 1 << bits), 0, 0])
@@ -150,14 +150,14 @@ class Tables:
             There is none.
         """
         live, before, most = int(self.lines.sum()), int(self.top[0]), int(self.top[1])
-        is_full = before == live and most == self._most or self._is_tight(live)
+        is_full = (before == live and most == self._most) or self._is_tight(live)
         if is_full:
             self.top[5] = 1
         order = np.argsort(self.begin, kind="stable")
         spare = np.empty(8 * int(self.lines.max(initial=0)))
         self._kernels.squeeze(
             order, self.begin, self.lines, self.used, self.cells, self.tags, self.top, spare,
-            spare.view(np.uint16),
+            spare.view(np.uint64),
         )  # fmt: skip
         now = int(self.top[0])
         if is_full and (now == before or self._is_tight(now)):
@@ -224,6 +224,11 @@ def batch_bytes(n_weights: int, n_classes: int, longest: int, owners: int) -> in
     nonzeros, entries = max(_NONZEROS, longest + 1), max(_CLASSES, n_classes + 1)
     each = 20 * n_classes + 12 * entries + 8 * n_weights + 12 * longest
     return 2 * (12 * nonzeros + 36 * entries) + owners * each
+
+
+def least_bytes(n_weights: int) -> int:
+    """Return the fewest bytes of the table of a class: tags are of 15 bits; see the kernels."""
+    return LINE * ((1 << (n_weights - 1).bit_length()) // 0x7FFF + 2)
 
 
 class ByClass:

@@ -101,8 +101,8 @@ def fill_tile(
         for i in range(lines[c]):
             line = begin[c] + i
             after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
-            for k in range(tags[32 * line + 30]):
-                r = rank_of(tags[32 * line + 24 + k], after, top)
+            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
+                r = rank_of(tags, line, np.int64(k), after, top)
                 if r >= n_dense:
                     ends[r - n_dense + 1] += 1
                 else:
@@ -116,8 +116,8 @@ def fill_tile(
         for i in range(lines[c]):
             line = begin[c] + i
             after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
-            for k in range(tags[32 * line + 30]):
-                r = rank_of(tags[32 * line + 24 + k], after, top)
+            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
+                r = rank_of(tags, line, np.int64(k), after, top)
                 if r >= n_dense:
                     q = ends[r - n_dense]
                     places[q] = c - first

@@ -8,11 +8,11 @@ larger one behind all others, without weights that are exactly 0; `squeeze` move
 to the front. The sums over a row do not depend on where its weights are.
 
 Ranks are mixed to keys of B bits by an odd factor. The line of a key is its share of all keys, and
-its tag the low 16 bits: a weight is never so far from its line that this would be ambiguous.
+its tag the low 15 bits, and 1: a weight is never so far from its line that this is ambiguous.
 
 The tables T = (begin, lines, used, head, cells, tags, top): `begin`, `lines` and `used` (K,) int64
-are the first line, the lines and the weights of each table; `cells` float64 and `tags` uint16 are
-the same memory, 8 and 32 numbers a line; top (7,) int64 has the lines in use and the most of them;
+are the first line, the lines and the weights of each table; `cells` float64 and `tags` uint64 are
+the same memory, 8 numbers a line; top (7,) int64 has the lines in use and the most of them;
 B, the factor, and its inverse; whether tables are packed, as memory is short; and 1 more than the
 nonzeros done of an addition that found no room, or 0. Functions change what they name, and return
 counts.
@@ -23,7 +23,7 @@ A row is given as ranks and values, of which those from `mid` on are not in the 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import prefetch
+from sbm.solver.kernels.common import prefetch, trailing_zeros
 
 __all__ = [
     "add", "count", "dot", "key_after", "lay_out", "look_ahead", "norms", "rank_of", "squeeze",
@@ -32,13 +32,15 @@ __all__ = [
 
 _LIVE, _MOST, _BITS, _FACTOR, _INVERSE, _PACKED, _DONE = range(7)  # of top
 _ONE, _SIX, _EIGHT = np.uint64(1), np.uint64(6), np.uint64(8)
-_FOUR, _TAG = np.uint64(4), np.uint64(24)
-_COUNT, _OVER = np.uint64(30), np.uint64(31)
-_LOW = np.uint64(0xFFFF)
+_LOW, _IS_TAG = np.uint64(0x7FFF), np.uint64(0x8000)
+# Four and two tags with 1 in each, and with the highest bit of each.
+_ONES, _HIGHS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
+_TWO_ONES, _TWO_HIGHS = np.uint64(0x00010001), np.uint64(0x80008000)
+_ADD_ONE, _COUNT, _OVER = np.uint64(1 << 32), np.uint64(32), np.uint64(1 << 48)
 # Most weights of a line, on average, in tables as they grow, when they are new, and the same if
 # memory is short.
 _FULL, _FRESH = 4.5, 3.0
-_PACKED_FULL, _PACKED_FRESH = 5.7, 5.25
+_PACKED_FULL, _PACKED_FRESH = 5.8, 5.4
 _LEAST = 2  # lines
 _UNIT = 2.0**31
 
@@ -46,7 +48,7 @@ _UNIT = 2.0**31
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _reach(lines, bits):
     """Return how many lines, from its own, a weight may be in."""
-    if bits <= np.uint64(16):
+    if bits <= np.uint64(15):
         return lines
     return (_LOW * lines) >> bits
 
@@ -54,7 +56,7 @@ def _reach(lines, bits):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _least(bits):
     """Return the fewest lines of a table."""
-    return max(_LEAST, (1 << bits) // 0xFFFF + 1)
+    return max(_LEAST, (1 << bits) // 0x7FFF + 1)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -64,32 +66,47 @@ def key_after(line, lines, bits):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _key(tag, after):
-    """Return the key of a tag in a line, before it is cut to B bits."""
+def _key(tags, line, k, after, bits):
+    """Return the key of weight k in a line of the tables, given the key after it."""
+    word = np.uint64(tags[8 * line + 6 + (k >> 2)])
     last = after - _ONE
-    return last - ((last - np.uint64(tag)) & _LOW)
+    key = last - ((last - (word >> np.uint64(16 * (k & 3)))) & _LOW)
+    return key & ((_ONE << bits) - _ONE)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def rank_of(tag, after, top):
-    """Return the rank of a tag in a line, given the key after it."""
-    mask = (_ONE << np.uint64(top[_BITS])) - _ONE
-    return np.int64((_key(tag, after) * np.uint64(top[_INVERSE])) & mask)
+def rank_of(tags, line, k, after, top):
+    """Return the rank of weight k in a line of the tables, given the key after it."""
+    bits = np.uint64(top[_BITS])
+    key = _key(tags, line, k, after, bits)
+    return np.int64((key * np.uint64(top[_INVERSE])) & ((_ONE << bits) - _ONE))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _find(cells, tags, at, lines, line, reach, tag):
+def _place(tags, q, tag):
+    """Return which weight of a line has a tag, or 8."""
+    four = tags[q + _SIX] ^ (tag * _ONES)
+    two = tags[q + _SIX + _ONE] ^ (tag * _TWO_ONES)
+    # The lowest tag that is 0 has its highest bit set.
+    four = (four - _ONES) & ~four & _HIGHS
+    two = (two - _TWO_ONES) & ~two & _TWO_HIGHS
+    if four != np.uint64(0):
+        return trailing_zeros(four) >> np.uint64(4)
+    if two != np.uint64(0):
+        return np.uint64(4) + (trailing_zeros(two) >> np.uint64(4))
+    return _EIGHT
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _find(tags, at, lines, line, reach, tag):
     """Return the place in cells of a tag and True, or False if it is not there."""
     left = reach
     while left > np.uint64(0):
         q = _EIGHT * (at + line)
-        t = _FOUR * q
-        place = _SIX
-        for k in range(5, -1, -1):  # those without a weight are behind the others, and 0
-            place = np.uint64(k) if tags[t + _TAG + np.uint64(k)] == tag else place
-        if place < _SIX and (tag != 0 or place < np.uint64(tags[t + _COUNT])):
+        place = _place(tags, q, tag)
+        if place < _EIGHT:
             return q + place, True
-        if tags[t + _OVER] == 0:
+        if tags[q + _SIX + _ONE] < _OVER:
             break
         line += _ONE
         if line == lines:
@@ -104,40 +121,18 @@ def _insert(tags, at, lines, line, reach, tag):
     left = reach
     while left > np.uint64(0):
         q = _EIGHT * (at + line)
-        t = _FOUR * q
-        n = np.uint64(tags[t + _COUNT])
+        facts = q + _SIX + _ONE
+        n = (tags[facts] >> _COUNT) & np.uint64(7)
         if n < _SIX:
-            tags[t + _TAG + n] = tag
-            tags[t + _COUNT] = n + _ONE
+            tags[q + _SIX + (n >> np.uint64(2))] |= tag << (np.uint64(16) * (n & np.uint64(3)))
+            tags[facts] += _ADD_ONE
             return q + n, True
-        tags[t + _OVER] = 1
+        tags[facts] |= _OVER
         line += _ONE
         if line == lines:
             line = np.uint64(0)
         left -= _ONE
     return np.uint64(0), False
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def _weight(cells, tags, at, lines, line, reach, tag):
-    """Return the weight of a tag, 0 if it is not there; without branches but the last one."""
-    left = reach
-    while True:
-        q = _EIGHT * (at + line)
-        t = _FOUR * q
-        place = _SIX
-        for k in range(5, -1, -1):  # places without a weight are behind the others, and have 0
-            place = np.uint64(k) if tags[t + _TAG + np.uint64(k)] == tag else place
-        if place < _SIX:
-            return cells[q + place]
-        if tags[t + _OVER] == 0:
-            return 0.0
-        left -= _ONE
-        if left == np.uint64(0):
-            return 0.0
-        line += _ONE
-        if line == lines:
-            line = np.uint64(0)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -153,8 +148,9 @@ def dot(T, c, ranks, values, first, mid, end):
         reach, mask = _reach(n, bits), (_ONE << bits) - _ONE
         for p in range(mid, end):
             key = (np.uint64(np.uint32(ranks[p])) * factor) & mask
-            tag = np.uint16(key)
-            z += values[p] * _weight(cells, tags, at, n, (key * n) >> bits, reach, tag)
+            tag = (key & _LOW) | _IS_TAG
+            q, is_there = _find(tags, at, n, (key * n) >> bits, reach, tag)
+            z += values[p] * (cells[q] if is_there else 0.0)
     return z
 
 
@@ -196,14 +192,15 @@ def _copy(from_cells, from_tags, source, lines, cells, tags, at, n, bits):
     _clear(cells, at, n)
     u_at, u_n, u_lines = np.uint64(at), np.uint64(n), np.uint64(lines)
     u_bits = np.uint64(bits)
-    reach, mask = _reach(u_n, u_bits), (_ONE << u_bits) - _ONE
+    reach = _reach(u_n, u_bits)
     for line in range(lines):
         after = key_after(np.uint64(line), u_lines, u_bits)
         for k in range(6):
             weight = from_cells[8 * (source + line) + k]
             if weight != 0.0:
-                key = _key(from_tags[32 * (source + line) + 24 + k], after) & mask
-                q, fits = _insert(tags, u_at, u_n, (key * u_n) >> u_bits, reach, np.uint16(key))
+                key = _key(from_tags, source + line, k, after, u_bits)
+                tag = (key & _LOW) | _IS_TAG
+                q, fits = _insert(tags, u_at, u_n, (key * u_n) >> u_bits, reach, tag)
                 if not fits:
                     return False
                 cells[q] = weight
@@ -253,8 +250,8 @@ def add(T, c, ranks, values, first, mid, end, step):
     reach = _reach(n, bits)
     while p < end:
         key = (np.uint64(np.uint32(ranks[p])) * factor) & mask
-        line, tag = (key * n) >> bits, np.uint16(key)
-        q, is_there = _find(cells, tags, at, n, line, reach, tag)
+        line, tag = (key * n) >> bits, (key & _LOW) | _IS_TAG
+        q, is_there = _find(tags, at, n, line, reach, tag)
         if not is_there:
             full = _PACKED_FULL if top[_PACKED] else _FULL
             if used[c] < full * lines[c]:
@@ -301,7 +298,7 @@ def squeeze(order, begin, lines, used, cells, tags, top, spare, spare_tags):
 
     Parameters
     ----------
-    spare, spare_tags : float64, uint16
+    spare, spare_tags : float64, uint64
         Scratch, of the size of the largest table; the same memory.
     """
     to = 0
@@ -383,7 +380,7 @@ def count(begin, lines, head, cells, tags, top, feature_of, counts):
             after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
             for k in range(6):
                 if cells[8 * line + k] != 0.0:
-                    counts[feature_of[rank_of(tags[32 * line + 24 + k], after, top)]] += 1
+                    counts[feature_of[rank_of(tags, line, k, after, top)]] += 1
 
 
 @njit(nogil=True, error_model="numpy")
@@ -430,7 +427,7 @@ def take(
             for k in range(6):
                 weight = cells[8 * line + k]
                 if weight != 0.0:
-                    f = feature_of[rank_of(tags[32 * line + 24 + k], after, top)]
+                    f = feature_of[rank_of(tags, line, k, after, top)]
                     if first <= f < end:
                         outs[ends[f - first]] = columns[c]
                         values[ends[f - first]] = weight
