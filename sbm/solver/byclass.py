@@ -155,10 +155,8 @@ class Tables:
             self.top[5] = 1
         order = np.argsort(self.begin, kind="stable")
         spare = np.empty(8 * int(self.lines.max(initial=0)))
-        self._kernels.squeeze(
-            order, self.begin, self.lines, self.used, self.cells, self.tags, self.top, spare,
-            spare.view(np.uint64),
-        )  # fmt: skip
+        tables = self.begin, self.lines, self.used, self.cells, self.tags, self.top
+        self._kernels.squeeze(order, *tables, spare, spare.view(np.uint64))
         now = int(self.top[0])
         if is_full and (now == before or self._is_tight(now)):
             raise TablesFullError

@@ -26,9 +26,17 @@ from numba import njit
 from sbm.solver.kernels.common import prefetch, trailing_zeros
 
 __all__ = [
-    "add", "count", "dot", "key_after", "lay_out", "look_ahead", "norms", "rank_of", "squeeze",
+    "add",
+    "count",
+    "dot",
+    "key_after",
+    "lay_out",
+    "look_ahead",
+    "norms",
+    "rank_of",
+    "squeeze",
     "take",
-]  # fmt: skip
+]
 
 _LIVE, _MOST, _BITS, _FACTOR, _INVERSE, _PACKED, _DONE = range(7)  # of top
 _ONE, _SIX, _EIGHT = np.uint64(1), np.uint64(6), np.uint64(8)
