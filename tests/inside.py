@@ -188,6 +188,7 @@ from sbm.solver.l1 import _Newton as SparseNewton
 from sbm.solver.metric import Metric
 from sbm.solver.newton import MARGIN_ROW
 from sbm.solver.onepass import OnePass, Size, caches_nnz
+from sbm.solver.passline import Bend, PassLine, Reach
 from sbm.solver.problem import (
     AnyProblem,
     Damping,
@@ -329,6 +330,8 @@ _PLACES = {
     "delimited.PIECE": "sbm.inputs.delimited",
     "tables._CELLS": "sbm.inputs.tables",
     "text.PIECE": "sbm.inputs.text",
+    "passline._FIRST": "sbm.solver.passline",
+    "training.seconds_left": "sbm.programs.training.training",
     "problem.FIRST": "sbm.solver.problem",
     "usable_threads": "sbm.programs.training.ranks",
     "world": "sbm.distributed.comm",
@@ -389,6 +392,7 @@ __all__ = [
     "Asked",
     "BarChart",
     "Batch",
+    "Bend",
     "BinaryMetrics",
     "Block",
     "BlockStore",
@@ -446,12 +450,14 @@ __all__ = [
     "ParsedText",
     "Part",
     "PassCost",
+    "PassLine",
     "Patience",
     "Preconditioner",
     "ProbabilityMetrics",
     "Problem",
     "Progress",
     "Progressive",
+    "Reach",
     "Reached",
     "RegressionMetrics",
     "Room",

@@ -194,7 +194,8 @@ def test_ended_training_leaves_no_garbage(stores, monkeypatch):
     gc.disable()
     try:
         sbm.train(stores / "2.sbm", stores / "garbage.model", {"mem": "400MB"})
-        assert [engine() for engine in made] == [None]
+        assert made
+        assert not any(engine() for engine in made)
     finally:
         gc.enable()
 
@@ -291,7 +292,7 @@ def test_more_rounds_where_passes_are_not_enough(tmp_path, monkeypatch):
     *_, late = fit(store, "c.model", **how, max_passes=2 * len(free))
     rows = [[(row["rounds"], row["dual"]) for row in some] for some in (free, late)]
     assert rows[0] == rows[1]
-    assert {rounds for rounds, _ in rows[0][1:]} == {2}
+    assert {rounds for rounds, _ in rows[0][1:]} == {1}
     # A cache for too few of the free rows would make more rounds go in circles.
     *_, small = fit(store, "d.model", **how | {"cache_frac": 0.1}, max_passes=15)
     assert {row["rounds"] for row in small[1:]} == {2}

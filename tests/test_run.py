@@ -285,6 +285,7 @@ def test_invalid_lists_are_refused(folder, changes):
 SOUND = {
     "format": "sbm-run", "version": 1, "state": "state-000001.sba", "state_crc32": 0,
     "files": ["alpha-000001.sba"], "alphas": {"0": [0, 0, 1, 2]}, "log_bytes": 0,
+    "parts": 1,
 }  # fmt: skip
 
 

@@ -261,8 +261,8 @@ def test_warm_start_with_few_new_saves_updates(grown, loss):
     model, report, passes = fit(grown, "b.model", warm_start=start, **options)
     other, cold, _ = fit(grown, "c.model", **options)
     assert_same_optimum((model, report), (other, cold))
-    assert report["updates"] <= 0.4 * cold["updates"]
-    assert report["visits"] <= 0.4 * cold["visits"]
+    assert report["updates"] <= 0.6 * cold["updates"]
+    assert report["visits"] <= 0.6 * cold["visits"]
     # New rows come first; a partial pass has no estimate.
     assert passes[0]["visits"] <= 200 < passes[1]["visits"]
     assert passes[0]["estimated_gap"] is passes[0]["certificate"] is None

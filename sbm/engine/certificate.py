@@ -22,7 +22,9 @@ Found: TypeAlias = Mapping[int, tuple[Certificate, npt.NDArray[np.float64]]]
 Change: TypeAlias = Callable[[Visit, Learner], None]
 
 
-def visit_all(engine: Engine, what: str, in_units: bool = False) -> Iterator[Visit]:
+def visit_all(
+    engine: Engine, what: str, in_units: bool = False, order: Sequence[list[int]] | None = None
+) -> Iterator[Visit]:
     """Yield every block with the alphas of the active learners, including cached rows.
 
     Parameters
@@ -32,9 +34,11 @@ def visit_all(engine: Engine, what: str, in_units: bool = False) -> Iterator[Vis
         Label for progress.
     in_units : bool
         Whether rows are in the units of the proximal terms, as during a pass.
+    order : sequence of list of int, optional
+        The parts of each block. Default: all blocks of this rank.
     """
     engine.stop_reading()
-    order = engine.plan.blocks(engine.own)
+    order = engine.plan.blocks(engine.own) if order is None else order
     engine.progress.start(what, len(order), "blocks")
     blocks = engine.reader.read(
         order, engine.prepare_alpha, engine.load_alpha, engine.look, in_units=in_units

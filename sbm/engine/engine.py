@@ -264,6 +264,11 @@ class Engine:
             solver = learner.solver
             solver.proximal = Proximal(units, solver.W)
 
+    def use_lines(self) -> None:
+        """Let all learners move along a line between passes, unless they were restored with it."""
+        for learner in self.learners:
+            learner.solver.use_line()
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Run the threads inside this context; at the end, stop reading and shut them down."""
@@ -443,8 +448,11 @@ class Engine:
             number, order = number + 1, following
 
     def _following(self, number: int, order: Sequence[Sequence[int]]) -> list[list[int]] | None:
-        """Return the blocks of the pass after one with this number and order, if it is read on."""
-        if not order:
+        """Return the blocks of the pass after one with this number and order, if it is read on.
+
+        Between two passes, a line moves alphas, so that none may be read before.
+        """
+        if not order or self.moves:
             return None
         following = self._order_of(number + 1, order[-1])
         return None if set(following[0]) & set(order[-1]) else following
@@ -466,6 +474,10 @@ class Engine:
         """Return parts in a random order that depends on the seed and the pass number."""
         random = np.random.default_rng([self._options.seed, 3, number])
         return [parts[k] for k in random.permutation(len(parts))]
+
+    def room(self, slot: int, k: int, n: int) -> npt.NDArray[np.float64]:
+        """Return room for n alphas of the k-th learner, one of two, while no block is read."""
+        return self._alphas[slot][k].values[:n]
 
     def home(self, k: int, part: int) -> int:
         """Return the number under which the run stores a part's alphas of the k-th learner."""
@@ -514,6 +526,11 @@ class Engine:
     def active(self) -> list[Learner]:
         """Learners that take part in the following passes."""
         return [learner for learner in self.learners if learner.is_active]
+
+    @property
+    def moves(self) -> bool:
+        """Whether W moves on between passes; see `use_lines`."""
+        return self.learners[0].solver.line is not None
 
     @property
     def screens(self) -> bool:

@@ -32,6 +32,8 @@ __all__ = [
 ]  # fmt: skip
 
 VISITS = 24
+# If W moves on between passes: as many passes are enough, with half of the visits.
+FEW_VISITS = 12
 WARM_VISITS = 6
 # Of each pass of several ranks; and of the first one of a single part, if rows at rest are skipped:
 # 6 take a fifth more visits to the same gap.
@@ -98,6 +100,7 @@ def choose_rounds(
     processes: int = 1,
     whole: int | None = None,
     screens: bool = False,
+    moves: bool = False,
 ) -> int:
     """Return the rounds of the next pass.
 
@@ -124,6 +127,8 @@ def choose_rounds(
     screens : bool
         Whether rows at rest are skipped. Then the first pass of one part is short, because most
         rows may rest after it.
+    moves : bool
+        Whether W moves on between passes; see `sbm.solver.passline`.
     """
     if setting != "auto":
         numbers = [int(number) for number in str(setting).split(",")]
@@ -135,7 +140,8 @@ def choose_rounds(
         return int(rounds * GROWTH ** max(0, len(before) - FEW_PASSES))
     if processes > 1:
         return FEW_ROUNDS
-    rounds = max(1, round((WARM_VISITS if warm else VISITS) / blocks)) + (not before and not warm)
+    visits = WARM_VISITS if warm else FEW_VISITS if moves else VISITS
+    rounds = max(1, round(visits / blocks)) + (not before and not warm)
     if before and last is not None and last.is_behind_disk:
         rounds = max(rounds, int(last.load / (last.solve / before[-1])))
     return min(rounds, MOST_LIST_ROUNDS if listed else MOST_ROUNDS)

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas
+from sbm.alphas import Alphas, Dense
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.block import Block
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
-from sbm.solver.problem import AnyProblem, Rounds, Spread, room_for_order, squared_norm
+from sbm.solver.passline import PassLine
+from sbm.solver.problem import AnyProblem, Problem, Rounds, Spread, room_for_order, squared_norm
 from sbm.solver.proximal import Proximal
 
 __all__ = ["Screen", "Solver", "Step", "Totals", "chunk_of"]
@@ -159,6 +160,8 @@ class Solver:
         and the gap in `Totals` is that of the last round.
     proximal : Proximal or None
         Keeps W near a centre; during a pass, W and the rows are then in its units.
+    line : PassLine or None
+        Moves W and all alphas between passes; in a pass, those of each block are clipped first.
     W_seen : ndarray, like W
         W at the last `look_ahead`; free for other uses between passes. Empty if `is_lean`.
     is_lean : bool
@@ -190,6 +193,7 @@ class Solver:
         self.rounds = rounds
         self.together: Together | None = None
         self.proximal: Proximal | None = None
+        self.line: PassLine | None = None
         self.stop = 0.0
         self.spread = spread
         self.is_lean = is_lean
@@ -256,6 +260,12 @@ class Solver:
             visited = np.count_nonzero(moving) / max(1, len(moving))
             self.rest_share, self.unscreened = 1.0 - visited, 0
 
+    def use_line(self) -> PassLine:
+        """Let W move along a line between passes, if it does not yet; return the line."""
+        assert isinstance(self.problem, Problem)
+        self.line = self.line or PassLine(self.problem, self.W)
+        return self.line
+
     def look_ahead(self, block: Block) -> "Screen":
         """Prepare to screen the next block during the step of the current one.
 
@@ -314,6 +324,9 @@ class Solver:
         """
         if moving is None:
             moving = np.ones(len(rows), np.bool_)
+        if self.line is not None and self.line.is_open:
+            assert isinstance(alpha, Dense)
+            self.dual_sum += self.line.clip(rows, alpha, moving)
         working = self.working
         cached = working.merge(block, rows, alpha, moving)
         n = working.n
@@ -349,8 +362,9 @@ class Solver:
         """Return W, cache and random state as arrays: all state except the spilled alphas."""
         random = np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8)
         learned = {} if self.together is None else self.together.state()
-        if self.proximal is not None:
-            learned = learned | self.proximal.state()
+        for kept in (self.proximal, self.line):
+            if kept is not None:
+                learned = learned | kept.state()
         return {
             **self.working.state(), **self.problem.state(), **learned, "W": self.W,
             "random": self._state, "policy_random": random,
@@ -376,6 +390,8 @@ class Solver:
             self.together.restore(state)
         if "prox_units" in state:
             self.proximal = Proximal.restored(state, self.W)
+        if "line" in state:
+            self.use_line().restore(state)
 
     def _is_free(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return self.problem.is_free(self.working, rows)

@@ -27,7 +27,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +62,15 @@ kernels = load("sbm.store.kernels.alphas")
 _FIELDS: dict[str, Table] = {
     "state": is_text(r"state-\d{6,}\.sba"), "state_crc32": is_crc,
     "files": [is_text(r"alpha-\d{6,}\.sba")], "alphas": {"*": [is_count]},
+    "parts": is_count,
     "log_bytes": is_count, "settings?": SETTINGS_FIELDS,
     "commit?": is_count,
 }  # fmt: skip
 
 FREE = 255  # as in kernels/alphas.py: code of a variable that is not at a resting value
+
+
+Packed: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 class Place(NamedTuple):
@@ -93,7 +97,7 @@ class Run:
         Alphas of evicted rows stay in memory until their part is written next, up to this many
         bytes. Beyond that they are written to files.
     unwritten_bytes : int
-        Encoded alphas stay in memory up to this many bytes, or until the next checkpoint.
+        Packed alphas stay in memory up to this many bytes, or until the next checkpoint.
     is_one_of_many : bool
         Whether to keep two checkpoints.
     """
@@ -110,15 +114,17 @@ class Run:
     ) -> None:
         self.folder = folder
         self._is_one_of_many = is_one_of_many
-        self._rows = list(part_rows)
+        self._n_parts = len(part_rows)
+        self._rows = [*part_rows, *part_rows]  # of now, and of the pass before
         self._lists_of = lists_of
         self._resting = [0.0, *resting_values]
         self._evicted_limit = evicted_bytes
-        self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in part_rows]
+        self._evicted: list[list[tuple[npt.NDArray[np.int32], Alphas]]] = [[] for _ in self._rows]
         self._evicted_bytes = 0
-        self._evicted_files: list[list[int]] = [[] for _ in part_rows]  # sizes of their parts
+        self._evicted_files: list[list[int]] = [[] for _ in self._rows]  # sizes of their parts
         self._places: dict[int, Place] = {}  # by part, of alphas in a file; missing: all 0
-        self._unwritten: dict[int, bytes] = {}  # by part, encoded
+        self._unwritten: dict[int, Packed] = {}  # by part
+        self._unwritten_bytes = 0
         self._held: dict[int, Dense] = {}  # by part, in memory between checkpoints
         self._uses = Counter[str]()  # parts whose alphas are in a file
         self._unwritten_limit = unwritten_bytes
@@ -202,7 +208,7 @@ class Run:
         for part, (file, *place) in record["alphas"].items():
             run._places[int(part)] = Place(record["files"][file], *place)
         run._uses.update(place.file for place in run._places.values())
-        if any(part not in range(len(run._rows)) for part in run._places):
+        if run._places and record["parts"] != run._n_parts:
             raise StoreError(f"{folder / RECORD} has other blocks; use --fresh to start over")
         return run
 
@@ -245,22 +251,27 @@ class Run:
         """
         alpha = no_alphas(self._rows[part], self._lists_of is not None) if out is None else out
         with self._lock:  # another thread may write it again, and remove the file
-            place, data = self._places.get(part), self._unwritten.get(part)
+            place, packed = self._places.get(part), self._unwritten.get(part)
             held = self._held.get(part)
-            if place is not None and held is None:
-                data = self._read_at(place)
+            data = b"" if place is None or held is not None else self._read_at(place)
         if held is not None:
             if not np.may_share_memory(alpha.values, held.values):
                 alpha.values[:] = held.values
-        elif data is None:
-            alpha.clear()
-        else:
+        elif place is not None:
             self._decode(data, place, alpha)
+        elif packed is not None:
+            self._unpack(packed, self._resting, alpha)
+        else:
+            alpha.clear()
         evicted = [*self._read_evicted(part), *self._evicted[part]]
         if evicted:  # all at once: a list that is put moves all others
             rows, values = zip(*evicted, strict=True)
             alpha.put(np.concatenate(rows), join(values))
         return alpha
+
+    def before(self, part: int) -> int:
+        """Return the number of a part's alphas at the end of the pass before, for a `PassLine`."""
+        return self._n_parts + part
 
     def _read_at(self, place: Place) -> bytes:
         """Read the encoded alphas of a part."""
@@ -317,20 +328,17 @@ class Run:
         self._evicted = [[] for _ in self._evicted]
         self._evicted_bytes = 0
 
-    def _decode(self, data: bytes, place: Place | None, alpha: Alphas) -> None:
+    def _decode(self, data: bytes, place: Place, alpha: Alphas) -> None:
         """Copy encoded variables to `alpha`, and check that they were not replaced."""
-        where, crc32 = "memory", None
-        if place is not None:
-            where, crc32 = f"{self.folder / place.file} at byte {place.offset}", place.crc32
-        file, sound = container.decode(data, "alpha", where, crc32=crc32), False
+        where = f"{self.folder / place.file} at byte {place.offset}"
+        file, sound = container.decode(data, "alpha", where, crc32=place.crc32), False
         with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
-            sound = self._is_decoded(file, alpha)
+            sound = self._unpack(file.arrays, file.meta["resting"], alpha)
         if not sound:
             raise StoreError(f"{where} does not match its part; train again")
 
-    def _is_decoded(self, file: container.Container, alpha: Alphas) -> bool:
-        """Copy the variables of a file to `alpha`; return whether the file is valid."""
-        arrays = file.arrays
+    def _unpack(self, arrays: Packed, resting: Sequence[float], alpha: Alphas) -> bool:
+        """Copy packed variables to `alpha`; return whether they are valid."""
         sound = True
         if isinstance(alpha, Lists):
             assert self._lists_of is not None
@@ -345,14 +353,14 @@ class Run:
             )
             alpha.set(offsets, outputs, np.empty(len(outputs)))
         codes, free = arrays["codes"], arrays["free"]
-        resting = np.array(file.meta["resting"], np.float64)
+        values = np.array(resting, np.float64)
         return (
             sound
             and codes.shape == alpha.values.shape
             and codes.dtype == np.uint8
             and free.dtype == np.float64
-            and free.ndim == resting.ndim == 1
-            and bool(kernels.unpack(codes, free, resting, alpha.values))
+            and free.ndim == values.ndim == 1
+            and bool(kernels.unpack(codes, free, values, alpha.values))
         )
 
     def store(self, part: int, alpha: Alphas) -> int:
@@ -370,7 +378,7 @@ class Run:
         """
         with self._lock:
             self._held.pop(part, None)
-        return self._encode(part, alpha)
+        return self._keep(part, alpha)
 
     def hold(self, part: int, alpha: Dense) -> int:
         """Replace the alphas of a part, which stay in the given array; checkpoints write them.
@@ -380,15 +388,13 @@ class Run:
         """
         with self._lock:
             self._forget(part)
-            self._unwritten.pop(part, None)
+            self._drop(part)
             self._held[part] = alpha
         return int(kernels.count_free(alpha.values, np.array(self._resting)))
 
-    def _encode(self, part: int, alpha: Alphas) -> int:
-        """Encode the alphas of a part for the next write; see `store`."""
-        arrays, free_rows = self._pack(alpha)
-        # Free variables are any numbers: to compress them takes long and saves little.
-        buffers = container.encode("alpha", arrays, {"resting": self._resting}, raw=["free"])
+    def _keep(self, part: int, alpha: Alphas) -> int:
+        """Pack the alphas of a part for the next write; see `store`."""
+        packed, free_rows = self._pack(alpha)
         with self._lock:
             self._evicted_bytes -= sum(r.nbytes + a.nbytes for r, a in self._evicted[part])
             self._evicted[part] = []
@@ -396,19 +402,21 @@ class Run:
                 self._evicted_files[part] = []
                 self._evicted_path(part).unlink(missing_ok=True)
             self._forget(part)
-            self._unwritten[part] = b"".join(buffers)
-            if sum(map(len, self._unwritten.values())) > self._unwritten_limit:
+            self._drop(part)
+            self._unwritten[part] = packed
+            self._unwritten_bytes += _size(packed)
+            if self._unwritten_bytes > self._unwritten_limit:
                 self._write()
         return free_rows
 
-    def _pack(self, alpha: Alphas) -> tuple[dict[str, npt.NDArray[Any]], int]:
+    def _pack(self, alpha: Alphas) -> tuple[Packed, int]:
         """Pack variables into small arrays; also count the rows with a variable not at rest."""
         values = alpha.values
         resting, codes = np.array(self._resting), np.empty(len(values), np.uint8)
         # `pack` also writes resting values, behind the free ones.
         free = np.empty(kernels.count_free(values, resting) + 1)
         n_free = kernels.pack(values, resting, codes, free)
-        arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "free": free[:n_free]}
+        arrays: Packed = {"codes": codes, "free": free[:n_free]}
         if not isinstance(alpha, Lists):
             return arrays, int(n_free)
         assert self._lists_of is not None
@@ -419,6 +427,10 @@ class Run:
         }
         rows = np.repeat(np.arange(len(counts)), counts)[codes == FREE]  # ascending
         return arrays, int(np.count_nonzero(np.diff(rows, prepend=-1)))
+
+    def _drop(self, part: int) -> None:
+        """Forget the packed alphas of a part."""
+        self._unwritten_bytes -= _size(self._unwritten.pop(part, {}))
 
     def _forget(self, part: int) -> None:
         """Forget the place of a part's alphas, and remove the file if it has no others."""
@@ -432,19 +444,23 @@ class Run:
                 (self.folder / place.file).unlink(missing_ok=True)
 
     def _write(self) -> None:
-        """Write the encoded alphas in memory to a file; the next checkpoint syncs it."""
+        """Write the packed alphas in memory to a file; the next checkpoint syncs it."""
         if not self._unwritten:
             return
         self._serial += 1
         name, offset = f"alpha-{self._serial:06d}.sba", 0
         path = self.folder / name
         with writing(path), open(path, "wb", opener=follow_no_link) as file:
-            for part, data in sorted(self._unwritten.items()):
+            for part, packed in sorted(self._unwritten.items()):
+                # Free variables are any numbers: to compress them takes long and saves little.
+                meta = {"resting": self._resting}
+                data = b"".join(container.encode("alpha", packed, meta, raw=["free"]))
                 file.write(data)
                 self._places[part] = Place(name, offset, len(data), container.header_crc(data))
                 offset += len(data)
         self._uses[name] = len(self._unwritten)
         self._unwritten.clear()
+        self._unwritten_bytes = 0
 
     def add_evicted(
         self, home: npt.NDArray[np.int32], row: npt.NDArray[np.int32], alpha: Alphas
@@ -472,7 +488,7 @@ class Run:
         """Encode the alphas that are held, and merge evicted ones into those of their parts."""
         for part, alpha in self._held.items():
             if part not in self._places and part not in self._unwritten:
-                self._encode(part, alpha)
+                self._keep(part, alpha)
         for part, evicted in enumerate(self._evicted):
             if evicted or self._evicted_files[part]:
                 self.store(part, self.load(part))
@@ -506,6 +522,7 @@ class Run:
         numbers = {file: number for number, file in enumerate(files)}
         record = {
             **position, "state": name, "state_crc32": crc32, "files": files,
+            "parts": self._n_parts,
             "alphas": {
                 str(part): [numbers[place.file], *place[1:]]
                 for part, place in sorted(self._places.items())
@@ -691,6 +708,10 @@ def _files_of(record: dict[str, Any]) -> set[str]:
     before = record.get("before")
     mine = {record["state"], *record["files"]}
     return mine if before is None else mine | _files_of(before)
+
+
+def _size(packed: Packed) -> int:
+    return sum(array.nbytes for array in packed.values())
 
 
 def _sync(path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sbm.engine.certificate import certify, certify_weights, replace_weights, visit_all
 from sbm.engine.engine import FULL_PASS, Engine, Pauses
 from sbm.engine.learners import Folds, Group, HeldOut, Judge, set_active
+from sbm.engine.line import clip_rest, move_on
 from sbm.engine.pace import (
     LATE,
     LEAST_PASSES,
@@ -239,6 +240,8 @@ class Dual(RowMethod):
             units = units_of(job.store, self.training.problems, parts, engine.comm)
             if units is not None:
                 engine.use_units(units)
+        if engine.reader.units is None and job.plan.has_line and not self.training.state.is_warm:
+            engine.use_lines()
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Restore the last checkpoint, which may be inside a pass."""
@@ -252,11 +255,14 @@ class Dual(RowMethod):
         if engine.now is None:
             training.begin_pass(self.rounds())
             self._set_pace()
+            if state.passes > 1 and state.only is None:
+                move_on(engine)
         now = engine.now or engine.begin_pass(state.passes, state.only)
         groups = [Group([learner]) for learner in engine.active]
         for visit in engine.visits(now):
             for steps in engine.for_each(groups, visit.solve):
                 visit.steps.update(steps)
+        clip_rest(engine, now)
         if state.only is None:  # a partial pass does not count the free rows of other blocks
             state.free_rows = sum(now.free[learner.number] for learner in self.learners)
         state.ended = done = Totals()
@@ -282,6 +288,7 @@ class Dual(RowMethod):
             setting, job.plan.n_blocks, state.rounds, last,
             training.problems[0].listed, state.is_warm, self.engine.comm.size,
             whole=self.engine.whole_work, screens=self.engine.screens,
+            moves=self.engine.moves,
         )  # fmt: skip
         if setting == "auto" and self.engine.reader.units is not None:
             least = self.engine.comm.size * _PROXIMAL_ROUNDS * _GROWTH**state.passes

@@ -187,7 +187,7 @@ def shape_of(task: Task) -> Shape:
         copies=copies
         + (settings.warm_start is not None)
         + (ranks > 1)
-        + PROXIMAL_COPIES * task.may_be_proximal,
+        + (PROXIMAL_COPIES if task.may_be_proximal else int(task.may_have_line)),
         row_bytes=4 * (not first.classify)
         + 8 * task.has_weights
         + _HELD_OUT_ROW * held_out
@@ -207,6 +207,7 @@ def shape_of(task: Task) -> Shape:
         ),
         models=task.models,
         draws=settings.parts != "blocks" and task.method in ("dual", "classes"),
+        has_line=task.may_have_line,
         may_join=(settings.parts == "auto" or accelerated) and not is_one_class,
         is_accelerated=accelerated,
         advice=task.advice or _advice(task),

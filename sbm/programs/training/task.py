@@ -30,6 +30,7 @@ from sbm.plain import dataclass
 from sbm.programs.training.ranks import WorkShare, only
 from sbm.programs.training.scales import is_uneven
 from sbm.settings import Settings
+from sbm.solver.passline import fits_line
 from sbm.solver.problem import AnyProblem, OneClass
 from sbm.store.blocks import NONZERO_BYTES, BlockStore
 
@@ -44,7 +45,7 @@ MOST_FEATURES = 5000  # with which a matrix of features x features is considered
 _VISITS = 4000
 _SHARE = 0.3  # most of the memory that such rows take
 # Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
-# more of the memory than this share, there is no term.
+# more of the memory than this share, there is no term. The same for W of the pass before a move.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
 # Joint losses keep W by class if it would take this share of the memory otherwise, but not with too
 # few classes, with which side by side is faster, and with a large C over several blocks converges.
@@ -216,6 +217,14 @@ class Task:
         is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
         is_small = is_small and self.settings.loss != "one_class"
         return self.method == "dual" and is_small and store.value_type != "ones"
+
+    @property
+    def may_have_line(self) -> bool:
+        """Whether passes over blocks may be followed by moves; see `sbm.solver.passline`."""
+        size = 8 * self.n_weights * len(self.problems)
+        is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
+        suits = all(fits_line(problem, self.has_weights) for problem in self.problems)
+        return self.method == "dual" and is_small and self.share.comm.size == 1 and suits
 
     @property
     def has_weights(self) -> bool:
