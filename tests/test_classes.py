@@ -264,15 +264,17 @@ def test_tables_are_packed_if_memory_is_short(n_features):
         tables = Tables(np.arange(K, dtype=np.int32), K, features, 1 << 26)
         if not has_room:
             tables._most = total // 5
-        done = 0
-        while done < n:
-            done = kernels.add_rows(
-                *tables.arrays, tables.own, done, starts, lengths, np.concatenate(X), values, y,
-                np.arange(features, dtype=np.int32), 0.0, *vars(no_lists(n)).values(),
-                np.ones(K), np.zeros(400, np.int32), np.zeros(400),
-            )  # fmt: skip
-            if done < n:
-                tables.make_room()
+        for _ in range(2):  # sizes are those of the weights before, then
+            tables.lay_out()
+            done = 0
+            while done < n:
+                done = kernels.add_rows(
+                    *tables.arrays, tables.own, done, starts, lengths, np.concatenate(X), values, y,
+                    np.arange(features, dtype=np.int32), 0.0, *vars(no_lists(n)).values(),
+                    np.ones(K), np.zeros(400, np.int32), np.zeros(400),
+                )  # fmt: skip
+                if done < n:
+                    tables.make_room()
         total = int(tables.used.sum())
         found.append((tables.norms(), total))
     assert found[0][1] == found[1][1]

@@ -130,7 +130,7 @@ class Tables:
 
     def lay_out(self) -> None:
         """Make all weights 0, in tables that have room for those before."""
-        self.top[1], self.top[5] = self._most, 0
+        self.top[1] = self._most
         self._kernels.lay_out(*self.arrays)
         self._limit(0)
 

@@ -279,8 +279,17 @@ def add(T, c, ranks, values, first, mid, end, step):
 
 @njit(nogil=True, error_model="numpy")
 def lay_out(begin, lines, used, head, cells, tags, top):
-    """Make all weights 0, in tables whose sizes are those of the weights before."""
+    """Make all weights 0, in tables whose sizes are those of the weights before.
+
+    They are packed if memory is too short for others.
+    """
     top[_LIVE] = top[_DONE] = 0
+    least, total = _least(top[_BITS]), 0
+    for c in range(len(begin)):
+        if used[c] > 0:
+            total += max(least, np.int64(used[c] / _FULL) + 1)
+    top[_PACKED] = total > top[_MOST]
+    full = _PACKED_FRESH if top[_PACKED] else _FULL
     for c in range(len(begin)):
         weights = used[c]
         begin[c] = 0
@@ -289,7 +298,7 @@ def lay_out(begin, lines, used, head, cells, tags, top):
         for h in range(head.shape[1]):
             head[c, h] = 0.0
         if weights > 0:
-            n = max(_least(top[_BITS]), np.int64(weights / _FULL) + 1)
+            n = max(least, np.int64(weights / full) + 1)
             if top[_LIVE] + n <= top[_MOST]:
                 begin[c] = top[_LIVE]
                 lines[c] = n
