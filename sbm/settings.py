@@ -352,7 +352,7 @@ class Case:
     Attributes
     ----------
     text : str
-        For ``--help`` and the docs.
+        For ``--help`` and the docs. If it begins with "only", it tells the other cases.
     holds : callable
         ``holds(settings, processes)`` returns whether it is the case.
     now : str
@@ -368,7 +368,7 @@ class Case:
 
     def __and__(self, other: "Case") -> "Case":
         return Case(
-            f"{self.text} and {other.text}",
+            f"{self.text} {'with' if self.now == _ITSELF else 'and'} {other.text}",
             lambda settings, n: self.holds(settings, n) and other.holds(settings, n),
             other.shown if self.now == _ITSELF else f"{self.shown} and {other.shown}",
         )
@@ -389,17 +389,17 @@ _SMOOTH = ("log_loss", "squared_hinge", "squared_error")  # losses of sparse mod
 _USE_DUAL = "use --solver dual"
 _ONE_CLASS = Case("loss one_class", lambda s, _: s.loss == "one_class")
 _NOT_ONE_CLASS = Case(
-    "other losses than one_class",
+    "only with loss one_class",
     lambda s, _: s.loss != "one_class",
     "loss {loss}, only to one_class",
 )
 _NO_TUBE = Case(
-    f"other losses than {' or '.join(_TUBES)}",
+    f"only with loss {' or '.join(_TUBES)}",
     lambda s, _: s.loss not in _TUBES,
     f"loss {{loss}}, only to {' and '.join(_TUBES)}",
 )
 _NOT_SPARSE = Case(
-    f"other losses than {', '.join(_SMOOTH)}",
+    f"only l2 with losses other than {', '.join(_SMOOTH)}",
     lambda s, _: s.loss not in _SMOOTH,
     "loss {loss}",
     f"use --loss {' or '.join(_SMOOTH)}",
@@ -419,7 +419,7 @@ _NO_CLASSES = Case(
 )
 _SPARSE = Case("penalty l1 or elasticnet", lambda s, _: s.penalty != "l2", "penalty {penalty}")
 _NOT_MIXED = Case(
-    "penalty l2 or l1",
+    "only with penalty elasticnet",
     lambda s, _: s.penalty != "elasticnet",
     "penalty {penalty}, only to elasticnet",
 )
@@ -433,7 +433,7 @@ _OWN_SHARE = replace(_SHARE, text="a share of the rows", now=_ITSELF)
 _VALIDATED = Case("validate", lambda s, _: s.validate is not None)
 _SCALED = Case("scale", lambda s, _: s.scale != "none")
 _NO_VALIDATION = Case(
-    "no --validate", lambda s, _: s.validate is None, "a training without validation data"
+    "only with --validate", lambda s, _: s.validate is None, "a training without validation data"
 )
 _PIPED_VALIDATION = Case("standard input", lambda s, _: s.validate == "-")
 _PIPED_WEIGHTS = Case("standard input", lambda s, _: s.weights == "-")
@@ -477,8 +477,12 @@ class Setting:
     @property
     def limits(self) -> str:
         """In which cases it does not apply, for ``--help`` and the docs."""
-        cases = "; ".join(case.text for case in self.excludes)
-        return f"Not with {cases}." if cases else ""
+        texts = [case.text for case in self.excludes]
+        only = [f"O{text[1:]}." for text in texts if text.startswith("only ")]
+        if others := [text for text in texts if not text.startswith("only ")]:
+            start = "Not" if " with " in others[0] else "Not with"
+            only.append(f"{start} {'; '.join(others)}.")
+        return " ".join(only)
 
     @property
     def default_text(self) -> str:
@@ -531,7 +535,7 @@ class Settings:
     )
     l1_ratio: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 <= x <= 1, expected="from 0 to 1"),
-        "Share r of |w|₁ in the penalty, for elasticnet.", metavar="R",
+        "Share r of |w|₁ in the penalty.", metavar="R",
         commands="train tune plan", excludes=(_NOT_MIXED,),
     )
     task: str = _setting(
@@ -539,12 +543,12 @@ class Settings:
         "Meaning of the labels, for squared_error.", "`auto` means regression.",
     )
     epsilon: float = _setting(
-        0.1, _NOT_NEGATIVE, "Largest error without loss, for the epsilon_insensitive losses.",
+        0.1, _NOT_NEGATIVE, "Largest error without loss.",
         excludes=(_NO_TUBE,),
     )
     nu: float = _setting(
         0.5, _Rule(float, holds=lambda x: 0 < x <= 1, expected="above 0 and at most 1"),
-        "Upper bound on the share of outliers, for one_class.",
+        "Upper bound on the share of outliers.",
         excludes=(_NOT_ONE_CLASS,),
     )
     solver: str = _setting(
@@ -694,7 +698,7 @@ class Settings:
                 "r2",
             ),
         ),
-        "Score for --validate.",
+        "Score of each pass.",
         "`macro_f1` is for more than two classes, `auc`, `pr_auc` and `f1` (of the positive label) "
         "are for two, and `mse`, `mae` and `r2` for regression. `log_loss` and `brier` (of two "
         "labels) judge the probabilities of --loss log_loss.", unset="accuracy, or mse",
@@ -919,7 +923,7 @@ class _Help:
             row = SETTINGS[f.name]
             kind = "{" + ", ".join(map(repr, row.rule.choices)) + "}" if row.rule.choices else ""
             lines.append(f"{f.name} : {kind or inspect.formatannotation(f.type)}")
-            text = f"{row.meaning} {row.details} {row.limits}".strip().replace("`", "``")
+            text = " ".join(f"{row.meaning} {row.details} {row.limits}".split()).replace("`", "``")
             if row.unset:
                 text += f" Default: {row.unset}."
             lines += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")

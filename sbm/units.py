@@ -83,10 +83,10 @@ def shorten(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
 
 
-def first_line(error: object, most: int = 300) -> str:
+def first_line(error: object) -> str:
     """Return the first line of another library's error, or the name of its type if it has none."""
     lines = str(error).splitlines()
-    return lines[0][:most] if lines else type(error).__name__
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def list_some(texts: Sequence[str], most: int = 6) -> str:

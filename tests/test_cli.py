@@ -372,9 +372,11 @@ def test_pipe_is_read_and_problems_are_reported(run, monkeypatch):
 
 def test_suspicious_labels_are_reported(run):
     Path("prices.svm").write_text("".join(f"{k}.5 {k + 1}:1\n" for k in range(5)))
+    Path("years.svm").write_text("".join(f"{1990 + k} {k + 1}:1\n" for k in range(30)))
     Path("one.svm").write_text("1 1:1\n1 2:1\n")
     for name, fact, loss in (
         ("prices", "such as 0.5 are treated as 5 classes", "epsilon_insensitive"),
+        ("years", "such as 1990 are treated as 30 classes", "epsilon_insensitive"),
         ("one", "all rows of one.sbm have the label 1", "one_class"),
     ):
         assert run(f"split {name}.svm -q")[0] == 0
@@ -392,7 +394,7 @@ ERRORS = {
     "split big.svm": "big.sbm exists; --force -o", "split big.svm -o none/x.sbm": "none -o",
     "split garbage -o x.sbm": "garbage:1: found", "split plain.svm.gz": "plain.svm.gz: .gz",
     "train": "several stores big.sbm damaged.sbm", "train -o none/x.model big.sbm": "none -o",
-    "train none.sbm": "none.sbm does not exist", "train sub": "sub is not a store",
+    "train none.sbm": "none.sbm does not exist", "train sub": "sub is a folder without",
     "train big.model": "big.model is not a store",
     "train big.sbm -o x.model --test none.svm": "none.svm does not exist",
     "train big.sbm -o x.model --mem 1MB": "--mem 1 MB too small at least --mem",

@@ -352,7 +352,7 @@ def test_columns_are_chosen_by_patterns_lists_and_a_file(tmp_path: Path) -> None
     (tmp_path / "a.csv").write_text("x1,x2,z,w,y\n1,2,3,4,1\n5,6,7,8,0\n")
     sbm.columns(tmp_path / "a.csv", tmp_path / "a.toml", column=["x*=category", "z,w=ignored"])
     text = (tmp_path / "a.toml").read_text()
-    assert '"x2" = "category"  # whole numbers 2 to 6, 2 distinct; category as you say' in text
+    assert '"x2" = "category"  # whole numbers 2 to 6, 2 distinct; chosen: category' in text
     rows = features_of(tmp_path / "a.csv", tmp_path, columns=tmp_path / "a.toml")
     assert rows == [{"x1=1": 1, "x2=2": 1}, {"x1=5": 1, "x2=6": 1}]
     rows = features_of(

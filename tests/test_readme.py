@@ -59,6 +59,18 @@ def test_links_and_extras_exist():
     assert {language for _, language in BLOCKS.values()} == {"sh", "python"}
 
 
+def test_named_scripts_exist():
+    others = [ROOT / "CONTRIBUTING.md", ROOT / "RELEASING.md", ROOT / "data" / "README.md"]
+    for path in (*PAGES, *others):
+        for name in re.findall(r"-m (scripts[.\w]*\w)", path.read_text("utf-8")):
+            place = ROOT / name.replace(".", "/")
+            assert place.is_dir() or place.with_suffix(".py").exists(), f"{path}: {name}"
+
+
+def test_every_public_name_has_a_page():
+    assert {*re.findall(r"^::: sbm\.(\w+)$", PAGES[ROOT / "docs/api.md"], re.M)} == {*sbm.__all__}
+
+
 # What looks measured: a number with a unit of time, speed or share, or a decimal in a table.
 MEASURED = re.compile(
     r"(?<![\w.-])\d[\d.,]* ?(?:s|ms|(?:micro|milli)?seconds|MB/s|points|million|times)\b"

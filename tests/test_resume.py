@@ -415,7 +415,7 @@ def test_signal_writes_checkpoint_and_command_resumes(hinge, tmp_path, number, m
 
 def tuned(folder, name, progress=None, Cs=(0.01, 0.1, 1.0, 10.0), **options):
     """Tune; return the model's bytes and the report."""
-    path, settings = folder / name, options_of(tol=1e-6, max_passes=12)
+    path, settings = folder / name, options_of(tol=1e-6, max_passes=12, solver="dual")
     report = sbm.tune(
         folder / "d.sbm", path, settings, Cs=list(Cs), folds=3, progress=progress, **options
     )[1]

@@ -193,6 +193,16 @@ def test_every_config_file_is_valid():
         Settings.from_dict(Settings.read_toml(path), str(path))
 
 
+def test_docstring_says_where_settings_apply():
+    assert not re.search(r"\S {2,}\S", Settings.__doc__)
+    text = " ".join(Settings.__doc__.split())
+    for part in (
+        "Only with loss one_class.",
+        "Not dual with intercept; newton with loss one_class",
+    ):
+        assert part in text
+
+
 def test_settings_passed_as_model_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     store = sbm.split(tmp_path / "a.svm", tmp_path / "a.sbm")["store"]

@@ -214,6 +214,11 @@ def test_long_rows_and_large_ids_fit(small):
     assert kept(OTHER)["seen"]["hashed"]
 
 
+def test_stream_of_no_good_row_leaves_no_file():
+    refusal([b"x 1:1\n"], "numeric label")
+    assert not Path("other.model.run").exists()
+
+
 def test_stream_without_rows_keeps_earlier_model(small):
     learn(write(LINES), ONE)
     learn(write(rows_of("crammer_singer", 200)), OTHER, loss="crammer_singer")

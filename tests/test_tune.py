@@ -153,6 +153,14 @@ def test_newton_folds_resume_to_the_same_model(loss, data, tmp_path, monkeypatch
     assert calls.count(3) > 1
 
 
+def test_folds_converge_with_columns_of_different_size(tmp_path):
+    X, y = make_rows()
+    X[:, 1] *= 1e5
+    text = write_rows(tmp_path / "rows.svm", X, y)
+    _, report = tune([text], tmp_path, folds=2, rounds=1)
+    assert {row["status"] for row in report["settings"]} <= {"converged", "not tried"}
+
+
 def test_newton_folds_keep_their_matrix(data, tmp_path, monkeypatch):
     """Products would need the rows of every fold in memory."""
     found = []

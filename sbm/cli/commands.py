@@ -39,7 +39,6 @@ from sbm.settings import OF_FILES, Settings
 from sbm.units import parse_grid
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
-_STORE = click.argument("store", required=False, type=FILE)
 _DATA = click.argument("data", nargs=-1, metavar="[DATA]...", type=PATH)
 _MODEL = click.option(
     "-o", "--output", "model", type=NEW_FILE, metavar="MODEL",

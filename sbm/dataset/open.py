@@ -17,11 +17,11 @@ from sbm.distributed.comm import Comm, SerialComm
 from sbm.distributed.names import RANK, common_name, own_name
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError
-from sbm.inputs.text import Source, holds_tables
+from sbm.inputs.text import Source
 from sbm.inputs.urls import is_remote, without_query
 from sbm.plain import dataclass
 from sbm.settings import OF_FILES, Settings, option_name
-from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.blocks import MANIFEST, BlockStore, require_whole
 from sbm.units import count
 
 __all__ = ["Reader", "open_rows"]
@@ -44,17 +44,12 @@ def store_named(data: Any) -> Path | None:
         if is_remote(name) and without_query(name).endswith(".sbm"):
             raise SettingsError(f"{name} is a store by its name, but stores are read locally")
     paths = [Path(name) for name in names if not is_remote(str(name))]
-    stores = [p for p in paths if _is_folder(p) or p.suffix == ".sbm" or RANK in p.name]
+    stores = [p for p in paths if (p / MANIFEST).exists() or p.suffix == ".sbm" or RANK in p.name]
     if stores and len(names) > 1:
         raise SettingsError(
             f"{stores[0]} is a store, and other data are given; give one store, or only text files"
         )
     return stores[0] if stores else None
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether this is a folder, but not one of tables."""
-    return path.is_dir() and not holds_tables(path)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sbm.plain import dataclass
 from sbm.units import format_size
 
 __all__ = [
-    "INTERPRETER", "Limit", "free_bytes", "interpreter_bytes", "peak_bytes", "resident_bytes",
+    "INTERPRETER", "Limit", "interpreter_bytes", "peak_bytes", "resident_bytes",
     "return_freed_memory", "smaller", "system_limit", "usable_threads", "within_limit",
 ]  # fmt: skip
 
@@ -79,13 +79,6 @@ def usable_threads(asked: int | None) -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def free_bytes() -> int:
-    """Return the free memory in bytes, usable as file cache; 0 if unknown."""
-    with contextlib.suppress(ValueError, OSError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def return_freed_memory() -> None:

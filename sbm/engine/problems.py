@@ -112,10 +112,12 @@ def label_warning(settings: Settings, rows: Labelled) -> str | None:
             f"all rows of {rows.name} have the label {label_texts(rows)[only[0]]}; "
             "the model predicts no other"
         )
-    fractions = [label for label in labels if not float(label).is_integer()]
-    if fractions and len(labels) > 2:
+    odd = [label for label in labels if not float(label).is_integer()]
+    if len(labels) > 20 and 2 * len(labels) > rows.n_rows and not rows.label_names:
+        odd = odd or labels
+    if odd and len(labels) > 2:
         return (
-            f"labels of {rows.name} such as {format_number(fractions[0])} are treated as "
+            f"labels of {rows.name} such as {format_number(odd[0])} are treated as "
             f"{len(labels):,} classes; for regression, use --loss epsilon_insensitive"
         )
     return None

@@ -198,11 +198,6 @@ def expand_names(inputs: Sequence[str | Path]) -> list[str]:
 _TABLES = (".parquet", ".pq", ".feather", ".arrow", ".ipc")  # files that come in folders
 
 
-def holds_tables(path: Path) -> bool:
-    """Whether a path is a folder with Parquet or Feather files."""
-    return path.is_dir() and any(name.suffix in _TABLES for name in path.glob("**/*"))
-
-
 def _files_in(folder: str) -> list[str]:
     """Return the tables in a folder and its subfolders, in the order of their names.
 
@@ -535,13 +530,11 @@ def _fill(source: Source, stream: Readable, room: memoryview) -> int | None:
             "than memory was planned for; decompress it first (zstdcat --long=31, xzcat)"
         ) from error
     except errors() as error:
-        raise DataError(
-            f"{source.shown}: cannot read after byte {source.read} ({error}); {_advice(source)}"
-        ) from error
+        raise DataError(f"{source.shown}: {_reason(source, error)}") from error
 
 
-def _advice(source: Source) -> str:
-    """Return a likely reason why an input cannot be read."""
+def _reason(source: Source, error: Exception) -> str:
+    """Return why an input cannot be read, as far as is known."""
     name = source.now or source.name
     ending = Path(name).suffix
     if is_packed(name) and os.path.isfile(name):
@@ -549,7 +542,10 @@ def _advice(source: Source) -> str:
             begin = file.read(6)
         if not begin.startswith(tuple(MAGIC)):
             return f"the file is not compressed; rename it without {ending}"
-    return "the file is damaged, or its name has the wrong ending"
+    return (
+        f"cannot read after byte {source.read} ({error}); the file is damaged, or its name has the "
+        "wrong ending"
+    )
 
 
 def _last_newline(text: Bytes, size: int) -> int:

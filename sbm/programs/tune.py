@@ -40,6 +40,7 @@ from sbm.programs.training.checks import FirstLook, check_settings
 from sbm.programs.training.evaluation import base_rate, choose_metric
 from sbm.programs.training.fit import fit
 from sbm.programs.training.job import Job, StartPoint, TrainOptions
+from sbm.programs.training.newton import folds_start_with_newton
 from sbm.programs.training.ranks import WorkShare
 from sbm.programs.training.state import refuse_unfinished, same_run
 from sbm.programs.training.task import Task
@@ -227,6 +228,10 @@ class _Tuning(Job):
         if self.options.resume is False:
             return StartPoint()
         return StartPoint(same_run(self.folder, self.itself))
+
+    def _starts_with_newton(self) -> bool:
+        """Return whether `auto` begins with Newton's method; folds cannot switch to it later."""
+        return folds_start_with_newton(self.task) and self.can_switch()
 
     def is_too_large(self) -> bool:
         """Return False: there is no smaller plan to go on with."""

@@ -399,7 +399,6 @@ class SparseFit:
         scratch: Scratch,
         target: float,
         is_over: Callable[[], bool] = lambda: False,
-        most_steps: int = 1000,
         spread: Spread = map,
     ) -> tuple[Work, npt.NDArray[np.float32]]:
         """Take Newton steps in the columns' weights until the gap of their problem is small enough.
@@ -414,7 +413,6 @@ class SparseFit:
             Relative gap to reach.
         is_over : callable
             Called after each sweep; ends the steps if true.
-        most_steps : int
         spread : callable
             As ``map``; may use threads.
 
@@ -426,7 +424,7 @@ class SparseFit:
         """
         work = Work()
         newton = _Newton(self, columns, scratch, is_over, work, spread)
-        while work.steps < most_steps and not is_over():
+        while work.steps < 1000 and not is_over():
             if newton.is_within(target) or not newton.step():
                 break
         newton.store()

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.alphas import Dense
+from sbm.compiled.calls import load
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.problem import AnyProblem, Problem, squared_norm
@@ -58,13 +59,9 @@ class Bend:
         """Add rows with these alphas, shape (n,), along the line α + t way."""
         cost = problem.largest_cost
         if problem.loss.kernel == "logistic":
-            inside = (alpha > 0) & (alpha < cost)
-            alpha, way = alpha[inside], way[inside]
-            rest = cost - alpha
-            ratio = np.log(alpha / rest)
-            self.value += float((alpha * np.log(alpha / cost) + rest * np.log(rest / cost)).sum())
-            self.slope += float((ratio * way).sum())
-            self.curvature += float((cost / (alpha * rest) * way * way).sum())
+            sums = np.array([self.value, self.slope, self.curvature])
+            load("sbm.solver.kernels.logistic").bend(alpha, way, cost, sums)
+            self.value, self.slope, self.curvature = sums.tolist()
             return
         if problem.epsilon:
             self.value += problem.epsilon * float(abs(alpha).sum())

@@ -162,7 +162,11 @@ class Run:
             with contextlib.suppress(StoreError):  # missing or damaged: nothing to keep
                 run._committed = _files_of(cls.read(folder))
             run._tidy()
-            yield run
+            try:
+                yield run
+            finally:  # what failed before its first checkpoint leaves nothing
+                if not is_locked and [path.name for path in folder.iterdir()] == ["lock"]:
+                    remove([folder])
 
     @classmethod
     @contextlib.contextmanager

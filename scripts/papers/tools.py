@@ -1,8 +1,7 @@
 """Shared tools of the paper experiments: claims and curves.
 
 Each experiment checks every claim of the paper by a rule: the claim holds (yes), does not hold
-(no), or holds in part (partly). No verdict is written by hand. A claim about a method that was
-dropped is only named.
+(no), or holds in part (partly). No verdict is written by hand.
 """
 
 import math
@@ -44,13 +43,6 @@ class Claims:
             "paper": self._paper, "where": where or self._where, "claim": claim, "data": data,
             "expected": expected, "here": here, "holds": holds,
             "why": "" if holds == "yes" else why,
-        })  # fmt: skip
-
-    def name_dropped(self, claim: str, data: str, where: str, why: str) -> None:
-        """Name a claim about a method that was dropped, and why it was."""
-        self._rows.append({
-            "paper": self._paper, "where": where, "claim": claim, "data": data, "expected": "",
-            "here": "", "holds": "dropped", "why": why,
         })  # fmt: skip
 
 

@@ -407,7 +407,8 @@ def _without_clock(path: Path) -> bytes:
             report = record.get("report", {})
             turns = record.get("reports", [])
             record["alphas"], record["files"] = sorted(record["alphas"]), []
-            for facts in (record, report, report.get("read") or {}, *turns):
+            others = record.get("second") or {}, report.get("read") or {}
+            for facts in (record, report, *others, *turns):
                 for name in _OF_THE_CLOCK:
                     facts.pop(name, None)
             return _SERIAL.sub(r"\1.N.sba", json.dumps(record)).encode()

@@ -472,4 +472,4 @@ def with_kind(column: Column, kind: str, names_option: str) -> Column:
             f"column {shorten(column.name)} cannot be read as {kind} ({column.seen}); leave out "
             f"--{names_option} {shorten(column.name)}"
         )
-    return replace(column, kind=base_kind(kind), seen=f"{column.seen}; {kind} as you say")
+    return replace(column, kind=base_kind(kind), seen=f"{column.seen}; chosen: {kind}")

@@ -10,11 +10,15 @@ from sbm.programs.training.needs import rows_near, sample_rows
 from sbm.programs.training.ranks import MANY
 from sbm.programs.training.task import Task, is_smooth
 
-__all__ = ["starts_with_newton", "suits_newton", "work_of"]
+__all__ = ["folds_start_with_newton", "starts_with_newton", "suits_newton", "work_of"]
 
 # Nanoseconds of work: so few are not worth a matrix; so many more are a small part of the time that
 # the program takes to start.
 _LEAST_WORK, _UNNOTICED = 1e7, 5e7
+_EASY = 14  # rounds of coordinate descent for easy data
+# So many times longer it may take if coordinate descent cannot be left later: on the data that this
+# decides, folds took at most twice as long, and converged.
+_PATIENCE = 6
 # Visits of all rows without a matrix: of a squared loss, of another, and of a joint one.
 _VISITS, _JOINT_VISITS = {True: 150, False: 200}, 500
 # The same beside coordinate descent with searches along lines, which large C hardly slows down: of
@@ -51,9 +55,19 @@ def starts_with_newton(task: Task) -> bool:
     iterates = loss.kernel == "logistic"
     sample = sample_rows(store, smooth=True)
     work = Work(store.n_rows, store.nnz, store.n_features, problems, sample, iterates=iterates)
-    # Easy data takes coordinate descent 14 rounds.
-    few = work.dual(1, 14 * store.n_rows * problems)
+    few = work.dual(1, _EASY * store.n_rows * problems)
     return few > _LEAST_WORK and work.newton() < few + _UNNOTICED
+
+
+def folds_start_with_newton(task: Task) -> bool:
+    """Return whether the folds of a task, which cannot switch later, start with Newton's method."""
+    if starts_with_newton(task):
+        return True
+    if not _is_supported(task) or task.has_many_features or task.loss.joint:
+        return False
+    work = work_of(task)
+    few = _EASY * task.store.n_rows * -(-work.problems // max(1, work.together))
+    return task.is_uneven or work.newton() < _PATIENCE * work.dual(1, few)
 
 
 def _visits_of(task: Task) -> int:

@@ -62,7 +62,8 @@ _BATCH = "ptr:int64[1] mid:int64[1] ranks:int32[1] parts:float64[1] first:int64[
 
 TYPES = {
     "svc": _one_variable("int32[1]", screened="int32[1]"),
-    "logistic": _one_variable("int32[1]"),
+    "logistic": _one_variable("int32[1]")
+    | {"bend": "alpha:float64[1] way:float64[1] cost:float64 sums:float64[1]"},
     "svr": _one_variable("{y}", screened="float64[1]"),
     "one_class": _one_variable("none", x_sum="float64[1]", searched=False),
     "multiclass": {

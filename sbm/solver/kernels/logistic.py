@@ -35,7 +35,7 @@ from sbm.solver.kernels.common import exp, log1p, log_ratio, rounding, sign_and_
 from sbm.solver.kernels.rounds import make_certify, make_solve
 from sbm.solver.kernels.tangents import make_search
 
-__all__ = ["certify", "search", "solve"]
+__all__ = ["bend", "certify", "search", "solve"]
 
 _FUSED = {"contract"}  # allow fused multiply-add
 _MOST_STEPS = 100  # of the slow method; at most 20 have been observed
@@ -241,4 +241,28 @@ def _dual(alpha, row, numbers):
 
 solve = make_solve(_read, _gap, _visit, late=True, rests=False)
 search = make_search(_read, _expand, _clip, _dual)
+
+
+@njit(nogil=True, error_model="numpy")
+def bend(alpha, way, cost, sums):
+    """Add the sums of `sbm.solver.passline.Bend`, where -h is the entropy of α / C, times C.
+
+    Parameters
+    ----------
+    alpha, way : (n,) float64
+        Variables, and the line α + t way. Those at or beyond a bound add nothing.
+    cost : float
+        C, of all rows.
+    sums : (3,) float64, added to in place
+        Value, slope and curvature.
+    """
+    for i in range(len(alpha)):
+        a = alpha[i]
+        rest = cost - a
+        if (a > 0.0) & (rest > 0.0):
+            sums[0] -= _values(0.0, a, cost, 0.0)[2]
+            sums[1] += log_ratio(a, rest) * way[i]
+            sums[2] += cost / (a * rest) * way[i] * way[i]
+
+
 certify = make_certify(_read, _terms)
