@@ -250,9 +250,43 @@ def test_tables_hold_sums_of_rows(steps):
         assert np.allclose(tables.norms(), (expected**2).sum(axis=0), atol=1e-9)
 
 
+@pytest.mark.parametrize("n_features", [40_000, 400_000])
+def test_tables_are_packed_if_memory_is_short(n_features):
+    """They have the same norms as tables with room, to the last bit, at 12.8 bytes a weight."""
+    kernels, random = load("sbm.solver.kernels.batches"), np.random.default_rng(0)
+    n, K, features = 2000, 200, n_features + 1024
+    X = [np.unique(random.integers(features, size=400)).astype(np.int32) for _ in range(n)]
+    lengths = np.array([len(ids) for ids in X], np.int32)
+    starts = np.cumsum(lengths).astype(np.int64) - lengths
+    y, values = (np.arange(n) % K).astype(np.int32), random.normal(size=lengths.sum())
+    total, found = 0, []
+    for has_room in (True, False):
+        tables = Tables(np.arange(K, dtype=np.int32), K, features, 1 << 26)
+        if not has_room:
+            tables._most = total // 5
+        for _ in range(2):  # sizes are those of the weights before, then
+            tables.lay_out()
+            done = 0
+            while done < n:
+                done = kernels.add_rows(
+                    *tables.arrays, tables.own, done, starts, lengths, np.concatenate(X), values, y,
+                    np.arange(features, dtype=np.int32), 0.0, *vars(no_lists(n)).values(),
+                    np.ones(K), np.zeros(400, np.int32), np.zeros(400),
+                )  # fmt: skip
+                if done < n:
+                    tables.make_room()
+        total = int(tables.used.sum())
+        found.append((tables.norms(), total))
+    assert found[0][1] == found[1][1]
+    assert np.array_equal(found[0][0], found[1][0])
+    assert tables.top[5]
+    assert tables.nbytes - tables.head.nbytes <= 12.8 * total
+
+
 def test_full_tables_are_an_error():
     tables = Tables(np.arange(1, dtype=np.int32), 1, 10, 0)
     tables.lines[0] = tables.top[0] = tables.top[1] = len(tables.cells) // 8
+    tables.cells[:] = 1.0
     with pytest.raises(TablesFullError):
         tables.make_room()
 

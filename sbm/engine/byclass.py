@@ -32,6 +32,7 @@ from sbm.solver.byclass import (
     RowFacts,
     TablesFullError,
     batch_bytes,
+    least_bytes,
     wake,
 )
 from sbm.solver.gap import Certificate, relative
@@ -98,7 +99,7 @@ def plan_classes(
     longest = min(n, max(c.nnz for chunks in store.chunks for c in chunks))
     scratch = batch_bytes(n, classes, longest, threads) + 24 * n
     scratch += scoring_bytes(n, store.n_rows)
-    head = 8 * min(HEAD, n) * classes // processes
+    head = (8 * min(HEAD, n) + least_bytes(n)) * classes // processes
     dense = n * classes * _WEIGHT // processes
 
     def weights(share: float) -> int:
@@ -498,9 +499,7 @@ class ClassPasses:
         kernels, tables = load("sbm.solver.kernels.tables"), self.by_class.tables
         counts = np.zeros(self._n_weights, np.int64)
         for one in tables:
-            kernels.count(
-                one.begin, one.lines, one.head, one.cells, one.ranks, self.feature_of, counts
-            )
+            kernels.count(*one.readable, self.feature_of, counts)
 
         def read(
             first: int, end: int, columns: npt.NDArray[np.int32]
@@ -511,8 +510,8 @@ class ClassPasses:
             for one in tables:
                 mine = columns[one.classes]
                 kernels.take(
-                    np.argsort(mine, kind="stable"), mine, one.begin, one.lines, one.head,
-                    one.cells, one.ranks, self.feature_of, first, end, ends, outs, values,
+                    np.argsort(mine, kind="stable"), mine, *one.readable, self.feature_of, first,
+                    end, ends, outs, values,
                 )  # fmt: skip
             return outs, values
 

@@ -28,7 +28,7 @@ from sbm.solver.problem import TOO_LARGE, MultiProblem, Spread
 
 __all__ = [
     "BATCH", "HEAD", "LINE", "ByClass", "RowFacts", "Tables", "TablesFullError", "batch_bytes",
-    "divide", "wake",
+    "divide", "least_bytes", "wake",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -40,13 +40,14 @@ Bools = npt.NDArray[np.bool_]
 # rows.
 BATCH, _FIRST = 64, 16
 _TOO_MANY, _FEW = 1.5, 1.2
-LINE = 64  # bytes of a line of a table, which has five weights
+LINE = 64  # bytes of a line of a table, which has six weights
 HEAD = 1024  # most frequent features, whose weights are dense
 # Nonzeros and classes of a batch, unless a single row has more.
 _NONZEROS, _CLASSES = 1 << 16, 1 << 15
 _SPARE = 0.25  # lines of tables that grow, per line in use, before they are squeezed
 _LEAST_SPARE = 1 << 14  # lines
 _TIGHT = 50  # tables would be squeezed all the time if only this part of them is free
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio
 _OTHERS = 4  # the work of a class without rows, in rows
 
 
@@ -96,18 +97,25 @@ class Tables:
         n = len(classes)
         self.begin, self.lines, self.used = (np.zeros(n, np.int64) for _ in range(3))
         self.head = np.zeros((n, min(HEAD, n_weights)))
-        self._most = max(_LEAST_SPARE, n_bytes // LINE)
+        self._most = max(_LEAST_SPARE, (n_bytes - self.head.nbytes) // LINE)
         room = np.empty(8 * self._most + 8)  # the system gives memory when it is written
         first = -(room.ctypes.data // 8) % 8
         self.cells = room[first : first + 8 * self._most]
-        self.ranks = self.cells.view(np.int32)
-        self.top = np.zeros(2, np.int64)
+        self.tags = self.cells.view(np.uint64)
+        bits = max(1, (n_weights - 1).bit_length())
+        factor = _GOLDEN >> (64 - bits) | 1
+        self.top = np.array([0, 0, bits, factor, pow(factor, -1, 1 << bits), 0, 0])
         self._limit(0)
 
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """The tables, as kernels take them."""
-        return self.begin, self.lines, self.used, self.head, self.cells, self.ranks, self.top
+        return self.begin, self.lines, self.used, self.head, self.cells, self.tags, self.top
+
+    @property
+    def readable(self) -> tuple[npt.NDArray[Any], ...]:
+        """The tables, as kernels take them that only read them."""
+        return self.begin, self.lines, self.head, self.cells, self.tags, self.top
 
     @property
     def nbytes(self) -> int:
@@ -134,23 +142,34 @@ class Tables:
     def make_room(self) -> None:
         """Make room for a table that grows after a kernel found none.
 
+        If all memory is in use, weights are packed, which makes them slower.
+
         Raises
         ------
         TablesFullError
             There is none.
         """
-        live, most = int(self.lines.sum()), int(self.top[1])
-        is_last = int(self.top[0]) == live and most == self._most
-        if is_last or live + live // _TIGHT >= self._most:
-            raise TablesFullError
+        live, before, most = int(self.lines.sum()), int(self.top[0]), int(self.top[1])
+        is_full = (before == live and most == self._most) or self._is_tight(live)
+        if is_full:
+            self.top[5] = 1
         order = np.argsort(self.begin, kind="stable")
-        self._kernels.squeeze(order, self.begin, self.lines, self.cells, self.top)
-        self._limit(most + _LEAST_SPARE if int(self.top[0]) == live else 0)
+        spare = np.empty(8 * int(self.lines.max(initial=0)))
+        tables = self.begin, self.lines, self.used, self.cells, self.tags, self.top
+        self._kernels.squeeze(order, *tables, spare, spare.view(np.uint64))
+        now = int(self.top[0])
+        if is_full and (now == before or self._is_tight(now)):
+            raise TablesFullError
+        self._limit(most + _LEAST_SPARE if before == live else 0)
+
+    def _is_tight(self, live: int) -> bool:
+        """Return whether tables with so many lines would be squeezed all the time."""
+        return live + live // _TIGHT >= self._most
 
     def norms(self) -> Floats:
         """Return the squared norm of the weights of each class."""
         out = np.empty(len(self.classes))
-        self._kernels.norms(self.begin, self.lines, self.head, self.cells, self.ranks, out)
+        self._kernels.norms(self.begin, self.lines, self.head, self.cells, out)
         return out
 
 
@@ -203,6 +222,11 @@ def batch_bytes(n_weights: int, n_classes: int, longest: int, owners: int) -> in
     nonzeros, entries = max(_NONZEROS, longest + 1), max(_CLASSES, n_classes + 1)
     each = 20 * n_classes + 12 * entries + 8 * n_weights + 12 * longest
     return 2 * (12 * nonzeros + 36 * entries) + owners * each
+
+
+def least_bytes(n_weights: int) -> int:
+    """Return the fewest bytes of the table of a class: tags are of 15 bits; see the kernels."""
+    return LINE * ((1 << (n_weights - 1).bit_length()) // 0x7FFF + 2)
 
 
 class ByClass:

@@ -317,8 +317,8 @@ class Scoring:
             last = min(first + _WIDTH, len(tables.classes))
             while True:
                 needed = self._kernels.fill_tile(
-                    tables.begin, tables.lines, tables.head, tables.cells, tables.ranks, first,
-                    last, self._scale, self._tile, self._ends, self._places, self._parts,
+                    *tables.readable, first, last, self._scale, self._tile, self._ends,
+                    self._places, self._parts,
                 )  # fmt: skip
                 if needed <= len(self._places):
                     break

@@ -139,7 +139,7 @@ def gather(
 
 @njit(nogil=True, error_model="numpy")
 def decide(
-    begin, lines, used, head, cells, cell_ranks, top, own, n, rows, ptr, mid, ranks, parts, first,
+    begin, lines, used, head, cells, tags, top, own, n, rows, ptr, mid, ranks, parts, first,
     cls, squares, z, h, seen, stamp, before, row_of, dense, gram, is_known,
 ):  # fmt: skip
     """Write decision values `z` and curvatures `h` of an owner's entries of a batch.
@@ -159,7 +159,7 @@ def decide(
     gram, is_known : (n,) float64, int32
         Scratch: |x_i·x_j| of a row and those before it.
     """
-    T = (begin, lines, used, head, cells, cell_ranks, top)
+    T = (begin, lines, used, head, cells, tags, top)
     last = len(stamp) - 1
     stamp[last] += 1
     now = stamp[last]
@@ -382,14 +382,14 @@ def solve(
 
 @njit(nogil=True, error_model="numpy")
 def apply(
-    begin, lines, used, head, cells, cell_ranks, top, own, n, done, ptr, mid, ranks, parts, first,
+    begin, lines, used, head, cells, tags, top, own, n, done, ptr, mid, ranks, parts, first,
     cls, steps,
 ):  # fmt: skip
     """Make the steps of an owner's entries of a batch, from entry `done` on; return those done.
 
     These are fewer than all if the tables are full.
     """
-    T = (begin, lines, used, head, cells, cell_ranks, top)
+    T = (begin, lines, used, head, cells, tags, top)
     for k in range(n):
         b, m, e = ptr[k], mid[k], ptr[k + 1]
         for q in range(max(done, first[k]), first[k + 1]):
@@ -405,7 +405,7 @@ def apply(
 
 @njit(nogil=True, error_model="numpy")
 def visit(
-    begin, lines, used, head, cells, cell_ranks, top, own, order, most, starts, lengths, indices,
+    begin, lines, used, head, cells, tags, top, own, order, most, starts, lengths, indices,
     values, y, rank, bias, offsets, listed, betas, kind, squares, costs, small, rest, skip, rows,
     ptr, mid, ranks, parts, first, cls, at, z, h, steps, seen, stamp, before, row_of, dense, gram,
     is_known, loss, new, state, stats,
@@ -424,7 +424,7 @@ def visit(
     while True:
         if state[1] > 0:
             state[3] = apply(
-                begin, lines, used, head, cells, cell_ranks, top, own, state[1], state[3], ptr, mid,
+                begin, lines, used, head, cells, tags, top, own, state[1], state[3], ptr, mid,
                 ranks, parts, first, cls, steps,
             )  # fmt: skip
             if state[3] < state[2]:
@@ -436,7 +436,7 @@ def visit(
             head.shape[1], offsets, listed, rows, ptr, mid, ranks, parts, first, cls, at,
         )  # fmt: skip
         decide(
-            begin, lines, used, head, cells, cell_ranks, top, own, n, rows, ptr, mid, ranks, parts,
+            begin, lines, used, head, cells, tags, top, own, n, rows, ptr, mid, ranks, parts,
             first, cls, squares, z, h, seen, stamp, before, row_of, dense, gram, is_known,
         )  # fmt: skip
         solve(
@@ -449,7 +449,7 @@ def visit(
 
 @njit(nogil=True, error_model="numpy")
 def add_rows(
-    begin, lines, used, head, cells, cell_ranks, top, own, done, starts, lengths, indices, values,
+    begin, lines, used, head, cells, tags, top, own, done, starts, lengths, indices, values,
     y, rank, bias, offsets, listed, betas, factors, ranks, parts,
 ):  # fmt: skip
     """Add rows times their variables to the weights of an owner's classes; return entries done.
@@ -458,7 +458,7 @@ def add_rows(
     count from 0: of each row, its own class and then its list. They are fewer than all if the
     tables are full.
     """
-    T = (begin, lines, used, head, cells, cell_ranks, top)
+    T = (begin, lines, used, head, cells, tags, top)
     for i in range(len(starts)):
         b, e = offsets[i], offsets[i + 1]
         if e + i + 1 <= done:
@@ -484,6 +484,8 @@ def add_rows(
             c = own[listed[q]]
             if c < 0 or betas[q] == 0.0:
                 continue
+            if q + 1 < e and own[listed[q + 1]] >= 0 and betas[q + 1] != 0.0:
+                look_ahead(T, own[listed[q + 1]], ranks, 0, mid, end)
             if not add(T, c, ranks, parts, 0, mid, end, -betas[q]):
                 return q + i + 1
     return offsets[len(starts)] + len(starts)
@@ -491,7 +493,7 @@ def add_rows(
 
 @njit(nogil=True, error_model="numpy")
 def own_values(
-    begin, lines, used, head, cells, cell_ranks, top, own, starts, lengths, indices, values, y,
+    begin, lines, used, head, cells, tags, top, own, starts, lengths, indices, values, y,
     rank, bias, offsets, listed, wanted, ranks, parts, z_own, z,
 ):  # fmt: skip
     """Write an owner's decision values: of each row's class, and of wanted entries of its list.
@@ -503,7 +505,7 @@ def own_values(
     z_own, z : (n,) and (any,) float64
         Written where they are the owner's.
     """
-    T = (begin, lines, used, head, cells, cell_ranks, top)
+    T = (begin, lines, used, head, cells, tags, top)
     width = head.shape[1]
     for i in range(len(starts)):
         if len(wanted) == 0:

@@ -24,7 +24,7 @@ __all__ = [
     "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
     "is_settled", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
     "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
-    "step_in_box", "weight_of",
+    "step_in_box", "trailing_zeros", "weight_of",
 ]  # fmt: skip
 
 
@@ -233,6 +233,16 @@ def prefetch(typing_context, array, index):
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context, word):
+    """Return the number of zeros below the lowest bit that is set; the word is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -52,9 +52,10 @@ _LOSS = "y:float64[1] weights:float64[1] kind:int64 positive:int64 cost:float64 
 _CODED = "W:float64[2] base:float64[2]"
 _TABLES = """
     begin:int64[1] lines:int64[1] used:int64[1] head:float64[2] cells:float64[1]
-    cell_ranks:int32[1] top:int64[1]
+    tags:uint64[1] top:int64[1]
 """
-_READ = "begin:int64[1] lines:int64[1] head:float64[2] cells:float64[1] cell_ranks:int32[1]"
+_SIZES = "begin:int64[1] lines:int64[1] head:float64[2] cells:float64[1]"
+_READ = f"{_SIZES} tags:uint64[1] top:int64[1]"
 _NONZEROS = "starts:int64[1] lengths:int32[1] indices:int32[1] values:{values}"
 _LISTS = "offsets:int64[1] listed:int32[1]"
 _BATCH = "ptr:int64[1] mid:int64[1] ranks:int32[1] parts:float64[1] first:int64[1] cls:int32[1]"
@@ -190,8 +191,11 @@ TYPES = {
     },
     "tables": {
         "lay_out": _TABLES,
-        "squeeze": "order:int64[1] begin:int64[1] lines:int64[1] cells:float64[1] top:int64[1]",
-        "norms": f"{_READ} out:float64[1]",
+        "squeeze": """
+            order:int64[1] begin:int64[1] lines:int64[1] used:int64[1] cells:float64[1]
+            tags:uint64[1] top:int64[1] spare:float64[1] spare_tags:uint64[1]
+        """,
+        "norms": f"{_SIZES} out:float64[1]",
         "count": f"{_READ} feature_of:int32[1] counts:int64[1]",
         "take": f"""
             order:int64[1] columns:int32[1] {_READ} feature_of:int32[1] first:int64 end:int64

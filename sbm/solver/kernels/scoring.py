@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.classes import FAST
+from sbm.solver.kernels.tables import key_after, rank_of
 
 __all__ = ["fill_tile", "prepare", "score"]
 
@@ -72,7 +73,7 @@ def prepare(
 
 @njit(nogil=True, error_model="numpy")
 def fill_tile(
-    begin, lines, head, cells, cell_ranks, first, last, scale, tile, ends, places, weights
+    begin, lines, head, cells, tags, top, first, last, scale, tile, ends, places, weights
 ):
     """Write the weights of some classes as a tile; return the room that its lists need.
 
@@ -80,7 +81,7 @@ def fill_tile(
 
     Parameters
     ----------
-    begin, lines, head, cells, cell_ranks : tables
+    begin, lines, head, cells, tags, top : tables
     first, last : int
         The classes, at most `WIDTH`.
     scale : float
@@ -89,7 +90,7 @@ def fill_tile(
     ends : (n_ranks - n + 1,) int64
     places, weights : (any,) uint8, float32
     """
-    n_dense = tile.shape[0]
+    n_dense, bits = tile.shape[0], np.uint64(top[2])
     for r in range(n_dense):
         for k in range(tile.shape[1]):
             tile[r, k] = 0.0
@@ -97,12 +98,14 @@ def fill_tile(
     for c in range(first, last):
         for r in range(head.shape[1]):
             tile[r, c - first] = np.float32(head[c, r] * scale)
-        for line in range(begin[c], begin[c] + lines[c]):
-            for k in range(5):
-                r = cell_ranks[16 * line + 10 + k]
+        for i in range(lines[c]):
+            line = begin[c] + i
+            after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
+            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
+                r = rank_of(tags, line, np.int64(k), after, top)
                 if r >= n_dense:
                     ends[r - n_dense + 1] += 1
-                elif r >= 0:
+                else:
                     tile[r, c - first] = np.float32(cells[8 * line + k] * scale)
     for r in range(1, len(ends)):
         ends[r] += ends[r - 1]
@@ -110,9 +113,11 @@ def fill_tile(
     if needed > len(places):
         return needed
     for c in range(first, last):
-        for line in range(begin[c], begin[c] + lines[c]):
-            for k in range(5):
-                r = cell_ranks[16 * line + 10 + k]
+        for i in range(lines[c]):
+            line = begin[c] + i
+            after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
+            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
+                r = rank_of(tags, line, np.int64(k), after, top)
                 if r >= n_dense:
                     q = ends[r - n_dense]
                     places[q] = c - first

@@ -2,14 +2,20 @@
 
 Features have ranks: 0 is the most frequent one. Of class c, the weights of ranks below H are
 ``head[c]``, and those of other ranks are in a hash table of ``lines[c]`` cache lines. A line has
-five float64 and their five int32 ranks (-1: empty), in 64 bytes; its places are filled in order,
-and a rank that finds its line full is in the next line that is not. A table that is too full is
-copied to a larger one behind all others; `squeeze` moves the tables in use to the front.
+six float64, their tags, the number of its weights, and whether it was full when another weight
+came, in 64 bytes; that weight is in one of the next lines. A table that is too full is copied to a
+larger one behind all others, without weights that are exactly 0; `squeeze` moves the tables in use
+to the front. The sums over a row do not depend on where its weights are.
 
-The tables T = (begin, lines, used, head, cells, ranks, top): `begin`, `lines` and `used` (K,) int64
-are the first line, the lines and the weights of each table; `cells` float64 and `ranks` int32 are
-the same memory, eight and sixteen numbers a line; top (2,) int64 has the lines in use and the most
-of them. Functions change what they name, and return counts.
+Ranks are mixed to keys of B bits by an odd factor. The line of a key is its share of all keys, and
+its tag the low 15 bits, and 1: a weight is never so far from its line that this is ambiguous.
+
+The tables T = (begin, lines, used, head, cells, tags, top): `begin`, `lines` and `used` (K,) int64
+are the first line, the lines and the weights of each table; `cells` float64 and `tags` uint64 are
+the same memory, 8 numbers a line; top (7,) int64 has the lines in use and the most of them;
+B, the factor, and its inverse; whether tables are packed, as memory is short; and 1 more than the
+nonzeros done of an addition that found no room, or 0. Functions change what they name, and return
+counts.
 
 A row is given as ranks and values, of which those from `mid` on are not in the head.
 """
@@ -17,123 +23,218 @@ A row is given as ranks and values, of which those from `mid` on are not in the 
 import numpy as np
 from numba import njit
 
-from sbm.solver.kernels.common import prefetch
+from sbm.solver.kernels.common import prefetch, trailing_zeros
 
-__all__ = ["add", "count", "dot", "lay_out", "look_ahead", "norms", "squeeze", "take"]
+__all__ = [
+    "add",
+    "count",
+    "dot",
+    "key_after",
+    "lay_out",
+    "look_ahead",
+    "norms",
+    "rank_of",
+    "squeeze",
+    "take",
+]
 
-_HASH = np.uint64(2654435769)  # 2^32 divided by the golden ratio
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_ONE, _TWO = np.uint64(1), np.uint64(2)
-_EIGHT, _TEN = np.uint64(8), np.uint64(10)
-# A table is at most three quarters full, so that most ranks are in their own line, and a larger one
-# begins half full.
-_FULL, _OF_FULL = 4, 15  # weights x 4 <= lines x 15
-_HALF_FULL = 2.5  # weights a line
+_LIVE, _MOST, _BITS, _FACTOR, _INVERSE, _PACKED, _DONE = range(7)  # of top
+_ONE, _SIX, _EIGHT = np.uint64(1), np.uint64(6), np.uint64(8)
+_LOW, _IS_TAG = np.uint64(0x7FFF), np.uint64(0x8000)
+# Four and two tags with 1 in each, and with the highest bit of each.
+_ONES, _HIGHS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
+_TWO_ONES, _TWO_HIGHS = np.uint64(0x00010001), np.uint64(0x80008000)
+_ADD_ONE, _COUNT, _OVER = np.uint64(1 << 32), np.uint64(32), np.uint64(1 << 48)
+# Most weights of a line, on average, in tables as they grow, when they are new, and the same if
+# memory is short.
+_FULL, _FRESH = 4.5, 3.0
+_PACKED_FULL, _PACKED_FRESH = 5.8, 5.4
 _LEAST = 2  # lines
+_UNIT = 2.0**31
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _line(rank, lines):
-    """Return the line of a rank in a table."""
-    mixed = (np.uint64(np.uint32(rank)) * _HASH) & _LOW
-    return (mixed * lines) >> _HALF
+def _reach(lines, bits):
+    """Return how many lines, from its own, a weight may be in."""
+    if bits <= np.uint64(15):
+        return lines
+    return (_LOW * lines) >> bits
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _find(cells, ranks, at, lines, rank):
-    """Return (place in cells, 1) of a rank; or the place where it would be, and 0."""
-    line = _line(rank, lines)
-    while True:
+def _least(bits):
+    """Return the fewest lines of a table."""
+    return max(_LEAST, (1 << bits) // 0x7FFF + 1)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def key_after(line, lines, bits):
+    """Return the first key whose line is behind `line`."""
+    return (((line + _ONE) << bits) + lines - _ONE) // lines
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _key(tags, line, k, after, bits):
+    """Return the key of weight k in a line of the tables, given the key after it."""
+    word = np.uint64(tags[8 * line + 6 + (k >> 2)])
+    last = after - _ONE
+    key = last - ((last - (word >> np.uint64(16 * (k & 3)))) & _LOW)
+    return key & ((_ONE << bits) - _ONE)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def rank_of(tags, line, k, after, top):
+    """Return the rank of weight k in a line of the tables, given the key after it."""
+    bits = np.uint64(top[_BITS])
+    key = _key(tags, line, k, after, bits)
+    return np.int64((key * np.uint64(top[_INVERSE])) & ((_ONE << bits) - _ONE))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _place(tags, q, tag):
+    """Return which weight of a line has a tag, or 8."""
+    four = tags[q + _SIX] ^ (tag * _ONES)
+    two = tags[q + _SIX + _ONE] ^ (tag * _TWO_ONES)
+    # The lowest tag that is 0 has its highest bit set.
+    four = (four - _ONES) & ~four & _HIGHS
+    two = (two - _TWO_ONES) & ~two & _TWO_HIGHS
+    if four != np.uint64(0):
+        return trailing_zeros(four) >> np.uint64(4)
+    if two != np.uint64(0):
+        return np.uint64(4) + (trailing_zeros(two) >> np.uint64(4))
+    return _EIGHT
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _find(tags, at, lines, line, reach, tag):
+    """Return the place in cells of a tag and True, or False if it is not there."""
+    left = reach
+    while left > np.uint64(0):
         q = _EIGHT * (at + line)
-        for k in range(5):
-            other = ranks[_TWO * q + _TEN + np.uint64(k)]
-            if other == rank:
-                return q + np.uint64(k), 1
-            if other < 0:
-                return q + np.uint64(k), 0
+        place = _place(tags, q, tag)
+        if place < _EIGHT:
+            return q + place, True
+        if tags[q + _SIX + _ONE] < _OVER:
+            break
         line += _ONE
         if line == lines:
             line = np.uint64(0)
+        left -= _ONE
+    return np.uint64(0), False
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _weight(cells, ranks, at, lines, rank):
-    """Return the weight of a rank, 0 if it is not there; without branches but the last one."""
-    line = _line(rank, lines)
-    while True:
+def _insert(tags, at, lines, line, reach, tag):
+    """Return the place in cells for a new tag and True, or False if there is none."""
+    left = reach
+    while left > np.uint64(0):
         q = _EIGHT * (at + line)
-        weight = 0.0
-        is_found = False
-        for k in range(5):
-            same = ranks[_TWO * q + _TEN + np.uint64(k)] == rank
-            weight += cells[q + np.uint64(k)] if same else 0.0
-            is_found |= same
-        if is_found or ranks[_TWO * q + np.uint64(14)] < 0:
-            return weight
+        facts = q + _SIX + _ONE
+        n = (tags[facts] >> _COUNT) & np.uint64(7)
+        if n < _SIX:
+            tags[q + _SIX + (n >> np.uint64(2))] |= tag << (np.uint64(16) * (n & np.uint64(3)))
+            tags[facts] += _ADD_ONE
+            return q + n, True
+        tags[facts] |= _OVER
         line += _ONE
         if line == lines:
             line = np.uint64(0)
+        left -= _ONE
+    return np.uint64(0), False
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def dot(T, c, ranks, values, first, mid, end):
     """Return the product of a row and the weights of class c."""
-    begin, lines, _used, head, cells, cell_ranks, _top = T
+    begin, lines, _used, head, cells, tags, top = T
     z = 0.0
     for p in range(first, mid):
         z += values[p] * head[c, np.uint32(ranks[p])]
     n = np.uint64(lines[c])
     if n > np.uint64(0):
-        at = np.uint64(begin[c])
+        at, bits, factor = np.uint64(begin[c]), np.uint64(top[_BITS]), np.uint64(top[_FACTOR])
+        reach, mask = _reach(n, bits), (_ONE << bits) - _ONE
         for p in range(mid, end):
-            z += values[p] * _weight(cells, cell_ranks, at, n, ranks[p])
+            key = (np.uint64(np.uint32(ranks[p])) * factor) & mask
+            tag = (key & _LOW) | _IS_TAG
+            q, is_there = _find(tags, at, n, (key * n) >> bits, reach, tag)
+            z += values[p] * (cells[q] if is_there else 0.0)
     return z
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def look_ahead(T, c, ranks, first, mid, end):
     """Prefetch the weights of class c for a row."""
-    begin, lines, _used, head, cells, _cell_ranks, _top = T
+    begin, lines, _used, head, cells, _tags, top = T
     width = np.int64(head.shape[1])
     for p in range(first, mid):
         prefetch(head, np.int64(c) * width + np.int64(ranks[p]))
     n = np.uint64(lines[c])
     if n > np.uint64(0):
-        at = np.uint64(begin[c])
+        at, bits, factor = np.uint64(begin[c]), np.uint64(top[_BITS]), np.uint64(top[_FACTOR])
+        mask = (_ONE << bits) - _ONE
         for p in range(mid, end):
-            prefetch(cells, np.int64(_EIGHT * (at + _line(ranks[p], n))))
+            key = (np.uint64(np.uint32(ranks[p])) * factor) & mask
+            prefetch(cells, np.int64(_EIGHT * (at + ((key * n) >> bits))))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def _clear(cells, ranks, at, n):
+def _clear(cells, at, n):
     for q in range(8 * at, 8 * (at + n)):
-        cells[q] = 0.0
+        cells[q] = 0.0  # bytes of tags are in cells, too
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _n_nonzero(cells, at, n):
+    """Return how many weights of a table are not 0."""
+    live = 0
     for line in range(at, at + n):
-        for k in range(5):
-            ranks[16 * line + 10 + k] = -1
+        for k in range(6):
+            live += cells[8 * line + k] != 0.0
+    return live
 
 
 @njit(nogil=True, error_model="numpy")
-def _grow(T, c, weights):
-    """Give class c a table for so many weights; return whether there is room."""
-    begin, lines, _used, _head, cells, ranks, top = T
-    n = max(_LEAST, np.int64(weights / _HALF_FULL) + 1)
-    if top[0] + n > top[1]:
-        return False
-    at = top[0]
-    top[0] += n
-    _clear(cells, ranks, at, n)
-    for line in range(begin[c], begin[c] + lines[c]):
-        for k in range(5):
-            rank = ranks[16 * line + 10 + k]
-            if rank >= 0:
-                q, _ = _find(cells, ranks, np.uint64(at), np.uint64(n), rank)
-                cells[q] = cells[8 * line + k]
-                here = q >> np.uint64(3)
-                ranks[np.uint64(16) * here + _TEN + (q & np.uint64(7))] = rank
+def _copy(from_cells, from_tags, source, lines, cells, tags, at, n, bits):
+    """Copy the nonzero weights of a table to another one; return whether they fit."""
+    _clear(cells, at, n)
+    u_at, u_n, u_lines = np.uint64(at), np.uint64(n), np.uint64(lines)
+    u_bits = np.uint64(bits)
+    reach = _reach(u_n, u_bits)
+    for line in range(lines):
+        after = key_after(np.uint64(line), u_lines, u_bits)
+        for k in range(6):
+            weight = from_cells[8 * (source + line) + k]
+            if weight != 0.0:
+                key = _key(from_tags, source + line, k, after, u_bits)
+                tag = (key & _LOW) | _IS_TAG
+                q, fits = _insert(tags, u_at, u_n, (key * u_n) >> u_bits, reach, tag)
+                if not fits:
+                    return False
+                cells[q] = weight
+    return True
+
+
+@njit(nogil=True, error_model="numpy")
+def _grow(T, c, more):
+    """Give class c a table for so many weights more; return whether there is room."""
+    begin, lines, used, _head, cells, tags, top = T
+    live = _n_nonzero(cells, begin[c], lines[c])
+    fresh = _PACKED_FRESH if top[_PACKED] else _FRESH
+    n = max(_least(top[_BITS]), np.int64((live + more) / fresh) + 1)
+    if used[c] == live and n <= lines[c]:  # a weight would be too far away
+        n = lines[c] + lines[c] // 4 + 1
+    while True:
+        if top[_LIVE] + n > top[_MOST]:
+            return False
+        at = top[_LIVE]
+        if _copy(cells, tags, begin[c], lines[c], cells, tags, at, n, top[_BITS]):
+            break
+        n += n // 4 + 1
+    top[_LIVE] += n
     begin[c] = at
     lines[c] = n
+    used[c] = live
     return True
 
 
@@ -141,41 +242,54 @@ def _grow(T, c, weights):
 def add(T, c, ranks, values, first, mid, end, step):
     """Add a multiple of a row to the weights of class c; return False if there is no room for it.
 
-    Then nothing was added.
+    Then the next call must be with the same arguments, and continues.
     """
-    begin, lines, used, head, cells, cell_ranks, _top = T
-    most = used[c] + (end - mid)
-    if _FULL * most > _OF_FULL * lines[c]:
-        if lines[c] > 0:  # count those that are really new
-            most = used[c]
-            for p in range(mid, end):
-                _, there = _find(
-                    cells, cell_ranks, np.uint64(begin[c]), np.uint64(lines[c]), ranks[p]
-                )
-                most += 1 - there
-        if _FULL * most > _OF_FULL * lines[c] and not _grow(T, c, most):
-            return False
-    for p in range(first, mid):
-        head[c, np.uint32(ranks[p])] += step * values[p]
-    if mid == end:
-        return True
-    at, n, new = np.uint64(begin[c]), np.uint64(lines[c]), 0
-    for p in range(mid, end):
-        q, there = _find(cells, cell_ranks, at, n, ranks[p])
-        if there == 0:
-            here = q >> np.uint64(3)
-            cell_ranks[np.uint64(16) * here + _TEN + (q & np.uint64(7))] = ranks[p]
-            new += 1
+    begin, lines, used, head, cells, tags, top = T
+    p = mid
+    if top[_DONE] > 0:
+        p += top[_DONE] - 1
+        top[_DONE] = 0
+    else:
+        for h in range(first, mid):
+            head[c, np.uint32(ranks[h])] += step * values[h]
+    bits, factor = np.uint64(top[_BITS]), np.uint64(top[_FACTOR])
+    mask = (_ONE << bits) - _ONE
+    at, n = np.uint64(begin[c]), np.uint64(lines[c])
+    reach = _reach(n, bits)
+    while p < end:
+        key = (np.uint64(np.uint32(ranks[p])) * factor) & mask
+        line, tag = (key * n) >> bits, (key & _LOW) | _IS_TAG
+        q, is_there = _find(tags, at, n, line, reach, tag)
+        if not is_there:
+            full = _PACKED_FULL if top[_PACKED] else _FULL
+            if used[c] < full * lines[c]:
+                q, is_there = _insert(tags, at, n, line, reach, tag)
+            if not is_there:
+                if not _grow(T, c, end - p):
+                    top[_DONE] = p - mid + 1
+                    return False
+                at, n = np.uint64(begin[c]), np.uint64(lines[c])
+                reach = _reach(n, bits)
+                continue
+            used[c] += 1
         cells[q] += step * values[p]
-    used[c] += new
+        p += 1
     return True
 
 
 @njit(nogil=True, error_model="numpy")
-def lay_out(begin, lines, used, head, cells, cell_ranks, top):
-    """Make all weights 0, in tables whose sizes are those of the weights before."""
-    T = (begin, lines, used, head, cells, cell_ranks, top)
-    top[0] = 0
+def lay_out(begin, lines, used, head, cells, tags, top):
+    """Make all weights 0, in tables whose sizes are those of the weights before.
+
+    They are packed if memory is too short for others.
+    """
+    top[_LIVE] = top[_DONE] = 0
+    least, total = _least(top[_BITS]), 0
+    for c in range(len(begin)):
+        if used[c] > 0:
+            total += max(least, np.int64(used[c] / _FULL) + 1)
+    top[_PACKED] = total > top[_MOST]
+    full = _PACKED_FRESH if top[_PACKED] else _FULL
     for c in range(len(begin)):
         weights = used[c]
         begin[c] = 0
@@ -184,56 +298,106 @@ def lay_out(begin, lines, used, head, cells, cell_ranks, top):
         for h in range(head.shape[1]):
             head[c, h] = 0.0
         if weights > 0:
-            n = weights * _FULL // _OF_FULL + 1
-            if top[0] + n <= top[1]:
-                begin[c] = top[0]
+            n = max(least, np.int64(weights / full) + 1)
+            if top[_LIVE] + n <= top[_MOST]:
+                begin[c] = top[_LIVE]
                 lines[c] = n
-                _clear(cells, cell_ranks, top[0], n)
-                top[0] += n
-    return T[6][0]
+                _clear(cells, top[_LIVE], n)
+                top[_LIVE] += n
+    return top[_LIVE]
 
 
 @njit(nogil=True, error_model="numpy")
-def squeeze(order, begin, lines, cells, top):
-    """Move the tables in use to the front; `order` has the classes by the begin of their tables."""
+def squeeze(order, begin, lines, used, cells, tags, top, spare, spare_tags):
+    """Move the tables in use to the front; `order` has the classes by the begin of their tables.
+
+    If memory is short, they are copied to tables with as few lines as possible.
+
+    Parameters
+    ----------
+    spare, spare_tags : float64, uint64
+        Scratch, of the size of the largest table; the same memory.
+    """
     to = 0
     for c in order:
-        if lines[c] == 0:
+        n, at = lines[c], begin[c]
+        if n == 0:
             continue
-        source = 8 * begin[c]
-        if begin[c] > to:
-            for q in range(8 * lines[c]):  # bytes of ranks are in cells, too
-                cells[8 * to + q] = cells[source + q]
+        size = n
+        if top[_PACKED]:
+            live = _n_nonzero(cells, at, n)
+            size = max(_least(top[_BITS]), np.int64(live / _PACKED_FRESH) + 1)
+        if size < n:
+            for q in range(8 * n):
+                spare[q] = cells[8 * at + q]
+            while size < n and not _copy(
+                spare, spare_tags, 0, n, cells, tags, to, size, top[_BITS]
+            ):
+                size += size // 16 + 1
+            if size < n:
+                used[c] = live
+            else:
+                size = n
+                for q in range(8 * n):
+                    cells[8 * to + q] = spare[q]
+        elif at > to:
+            size = n
+            for q in range(8 * n):
+                cells[8 * to + q] = cells[8 * at + q]
+        else:
+            size = n
         begin[c] = to
-        to += lines[c]
-    top[0] = to
+        lines[c] = size
+        to += size
+    top[_LIVE] = to
 
 
 @njit(nogil=True, error_model="numpy")
-def norms(begin, lines, head, cells, cell_ranks, out):
-    """Write the squared norm of the weights of each class."""
+def norms(begin, lines, head, cells, out):
+    """Write the squared norm of the weights of each class, for any order of its table.
+
+    Squares are added as integers of two words, in units of the largest one.
+    """
     for c in range(len(begin)):
-        sum_ = 0.0
+        most = 0.0
         for h in range(head.shape[1]):
-            sum_ += head[c, h] * head[c, h]
+            most = max(most, abs(head[c, h]))
         for line in range(begin[c], begin[c] + lines[c]):
-            for k in range(5):
-                w = cells[8 * line + k] if cell_ranks[16 * line + 10 + k] >= 0 else 0.0
-                sum_ += w * w
-        out[c] = sum_
+            for k in range(6):
+                most = max(most, abs(cells[8 * line + k]))
+        high = 0
+        low = 0
+        if 0.0 < most < np.inf:
+            for h in range(head.shape[1]):
+                part = head[c, h] / most
+                units = part * part * _UNIT
+                whole = np.int64(units)
+                high += whole
+                low += np.int64((units - whole) * _UNIT)
+            for line in range(begin[c], begin[c] + lines[c]):
+                for k in range(6):
+                    part = cells[8 * line + k] / most
+                    units = part * part * _UNIT
+                    whole = np.int64(units)
+                    high += whole
+                    low += np.int64((units - whole) * _UNIT)
+        size = high / _UNIT + low / (_UNIT * _UNIT)
+        out[c] = size * most * most if most < np.inf else np.inf
 
 
 @njit(nogil=True, error_model="numpy")
-def count(begin, lines, head, cells, cell_ranks, feature_of, counts):
+def count(begin, lines, head, cells, tags, top, feature_of, counts):
     """Add the number of nonzero weights of each feature to `counts`."""
+    bits = np.uint64(top[_BITS])
     for c in range(len(begin)):
         for h in range(head.shape[1]):
             counts[feature_of[h]] += head[c, h] != 0.0
-        for line in range(begin[c], begin[c] + lines[c]):
-            for k in range(5):
-                rank = cell_ranks[16 * line + 10 + k]
-                if rank >= 0 and cells[8 * line + k] != 0.0:
-                    counts[feature_of[rank]] += 1
+        for i in range(lines[c]):
+            line = begin[c] + i
+            after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
+            for k in range(6):
+                if cells[8 * line + k] != 0.0:
+                    counts[feature_of[rank_of(tags, line, k, after, top)]] += 1
 
 
 @njit(nogil=True, error_model="numpy")
@@ -244,7 +408,8 @@ def take(
     lines,
     head,
     cells,
-    cell_ranks,
+    tags,
+    top,
     feature_of,
     first,
     end,
@@ -265,6 +430,7 @@ def take(
     outs, values : (any,) int32, float64
         Columns and weights, written.
     """
+    bits = np.uint64(top[_BITS])
     for c in order:
         for h in range(head.shape[1]):
             f = feature_of[h]
@@ -272,12 +438,14 @@ def take(
                 outs[ends[f - first]] = columns[c]
                 values[ends[f - first]] = head[c, h]
                 ends[f - first] += 1
-        for line in range(begin[c], begin[c] + lines[c]):
-            for k in range(5):
-                rank = cell_ranks[16 * line + 10 + k]
-                if rank >= 0 and cells[8 * line + k] != 0.0:
-                    f = feature_of[rank]
+        for i in range(lines[c]):
+            line = begin[c] + i
+            after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
+            for k in range(6):
+                weight = cells[8 * line + k]
+                if weight != 0.0:
+                    f = feature_of[rank_of(tags, line, k, after, top)]
                     if first <= f < end:
                         outs[ends[f - first]] = columns[c]
-                        values[ends[f - first]] = cells[8 * line + k]
+                        values[ends[f - first]] = weight
                         ends[f - first] += 1
