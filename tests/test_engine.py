@@ -289,7 +289,7 @@ def test_more_rounds_where_passes_are_not_enough(tmp_path, monkeypatch):
     assert max(row["rounds"] for row in log[1:]) > 2
     # With as many passes as a training needs, it does as without a limit.
     *_, free = fit(store, "b.model", **how, max_passes=1000)
-    *_, late = fit(store, "c.model", **how, max_passes=2 * len(free))
+    *_, late = fit(store, "c.model", **how, max_passes=4 * len(free))
     rows = [[(row["rounds"], row["dual"]) for row in some] for some in (free, late)]
     assert rows[0] == rows[1]
     assert {rounds for rounds, _ in rows[0][1:]} == {1}
