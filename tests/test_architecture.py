@@ -204,10 +204,10 @@ FIGURES = {
     # Steps, rounds and falls of the proximal term of weights by class: 4;
     # rows of a stream's block: 1.
     # Searches along lines: the first round, and what beside them accelerated descent takes: 1.
-    # Moves along the line through two passes: 4.
+    # Moves along the line through two passes: 5.
     # When folds, which cannot switch, start with Newton's method: 2.
     # Tags of weights by class, four in a word, and how full their tables are: 11.
-    "numeric constants of modules": 638,
+    "numeric constants of modules": 639,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
     # Kernels of weights by class that visit in one call, and their calls: 7.
     # Signature of searches along lines: 1.

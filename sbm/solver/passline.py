@@ -16,7 +16,7 @@ Source: Shah, Buehler & Kempthorne 1964.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,11 @@ Array = npt.NDArray[np.float64]
 _MOST_OUTSIDE, _LENGTHS = 0.4, np.array([4.0, 2.0, 1.0, 0.5, 0.25])
 # Passes before the first move. Easy problems are solved by then; others need hardly more passes.
 _FIRST = 3
+_PIECE = 1 << 16  # rows that are looked at together, so that what is computed of them is small
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    return (slice(first, min(n, first + _PIECE)) for first in range(0, n, _PIECE))
 
 
 @dataclass
@@ -63,14 +68,16 @@ class Bend:
             load("sbm.solver.kernels.logistic").bend(alpha, way, cost, sums)
             self.value, self.slope, self.curvature = sums.tolist()
             return
-        if problem.epsilon:
-            self.value += problem.epsilon * float(abs(alpha).sum())
-            self.slope += problem.epsilon * float((np.sign(alpha) * way).sum())
-        if problem.loss.squared:
-            D = 0.5 / cost
-            self.value += 0.5 * D * float((alpha * alpha).sum())
-            self.slope += D * float((alpha * way).sum())
-            self.curvature += D * float((way * way).sum())
+        for some in _pieces(len(alpha)):
+            a, u = alpha[some], way[some]
+            if problem.epsilon:
+                self.value += problem.epsilon * float(abs(a).sum())
+                self.slope += problem.epsilon * float((np.sign(a) * u).sum())
+            if problem.loss.squared:
+                D = 0.5 / cost
+                self.value += 0.5 * D * float((a * a).sum())
+                self.slope += D * float((a * u).sum())
+                self.curvature += D * float((u * u).sum())
 
 
 def fits_line(problem: AnyProblem, has_weights: bool) -> bool:
@@ -98,12 +105,13 @@ class Reach:
 
     def add(self, alpha: Array, way: Array) -> None:
         """Add rows with these alphas, shape (n,), along the line α + t way."""
-        moved = np.flatnonzero(way)
-        alpha, way = alpha[moved], way[moved]
-        self._length += float(abs(way).sum())
-        for k, t in enumerate(_LENGTHS):
-            far = alpha + t * way
-            self._outside[k] += float(abs(far - far.clip(self._lower, self._upper)).sum())
+        for some in _pieces(len(alpha)):
+            moved = np.flatnonzero(way[some])
+            a, u = alpha[some][moved], way[some][moved]
+            self._length += float(abs(u).sum())
+            for k, t in enumerate(_LENGTHS):
+                far = a + t * u
+                self._outside[k] += float(abs(far - far.clip(self._lower, self._upper)).sum())
 
     @property
     def most(self) -> float:
@@ -209,6 +217,15 @@ class PassLine:
         moving : ndarray, shape (n_rows,), bool, changed in place, optional
             Marks the rows that are clipped.
         """
+        rise = 0.0
+        for some in _pieces(len(alpha)):
+            first, n = some.start, some.stop - some.start
+            marks = None if moving is None else moving[some]
+            rise += self._clip(rows.part(first, n), alpha.part(first, n), marks)
+        return rise
+
+    def _clip(self, rows: Rows, alpha: Dense, moving: npt.NDArray[np.bool_] | None) -> float:
+        """Clip the alphas of a piece."""
         problem, far = self.problem, alpha.values.copy()
         problem.make_feasible(rows, alpha)
         changed = np.flatnonzero(alpha.values != far)

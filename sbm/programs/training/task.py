@@ -220,10 +220,14 @@ class Task:
 
     @property
     def may_have_line(self) -> bool:
-        """Whether passes over blocks may be followed by moves; see `sbm.solver.passline`."""
+        """Whether passes over blocks may be followed by moves; see `sbm.solver.passline`.
+
+        Blocks as stored are for the algorithm of the paper.
+        """
         size = 8 * self.n_weights * len(self.problems)
         is_small = size <= _PROXIMAL_SHARE * self.settings.mem_bytes
         suits = all(fits_line(problem, self.has_weights) for problem in self.problems)
+        suits = suits and self.settings.parts != "blocks"
         return self.method == "dual" and is_small and self.share.comm.size == 1 and suits
 
     @property
