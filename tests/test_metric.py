@@ -78,6 +78,13 @@ def test_units_make_columns_equally_large() -> None:
     assert not Metric.of(replace(rows, values=None), 5).is_needed
 
 
+@pytest.mark.filterwarnings("error")
+def test_columns_whose_squares_are_zero_have_units() -> None:
+    tiny = np.array([[1e-200, 1e-190], [1e-200, 1e-195]])
+    rows = replace(rows_of(tiny), values=np.append(tiny.ravel(), np.zeros(8)))
+    assert (Metric.of(rows, 2).units == 1.0).all()
+
+
 @pytest.mark.parametrize("C", [1.0, 100.0])
 @pytest.mark.parametrize(
     "loss", ["hinge", "squared_hinge", "log_loss", "epsilon_insensitive", "weston_watkins"]

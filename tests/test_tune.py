@@ -8,11 +8,12 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from families import make_store
 from helpers import Passes, write_rows
 from inside import CrossValidation, Folds, Progress, Rows, Training, cli, parse_grid, patch
 
 import sbm
-from sbm.errors import MemoryPlanError, SettingsError, StoreError
+from sbm.errors import DataError, MemoryPlanError, SettingsError, StoreError
 
 N_FOLDS = 3
 
@@ -545,3 +546,13 @@ def test_command_prints_the_table(data, tmp_path):
     image = (tmp_path / "p.png").read_bytes()
     assert image[:8] == b"\x89PNG\r\n\x1a\n"
     assert sorted(os.listdir(tmp_path)) == ["m.model", "m.model.run", "p.png"]
+
+
+def test_tune_that_fails_leaves_nothing(tmp_path):
+    values = [(1e200, 1e250, -1e150)[k % 3] for k in range(60)]
+    X = np.stack([np.array(values), np.arange(60) % 7 - 3.0], axis=1)
+    store = make_store(tmp_path, X, np.arange(60) % 2 * 2.0 - 1, blocks=3, dtype="float64")
+    settings = {"loss": "log_loss", "solver": "newton"}
+    with pytest.raises(DataError, match="exceeds the range"):
+        sbm.tune(store, tmp_path / "m.model", settings, Cs=[1.0, 10.0], folds=3)
+    assert not list(tmp_path.glob("m.model*"))

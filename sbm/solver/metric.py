@@ -78,7 +78,8 @@ class ColumnSizes:
         exponents, occurs = np.zeros(len(self.counts), np.int64), self.counts > 0
         if not occurs.any():
             return exponents
-        sizes = np.sqrt(self.squares[occurs] / self.counts[occurs])
+        # Squares of the smallest values are 0.
+        sizes = np.maximum(np.sqrt(self.squares[occurs] / self.counts[occurs]), self.least)
         # The power of two that is not above: logarithms are rounded as the processor does.
         exponents[occurs] = np.frexp(np.maximum(sizes / np.median(sizes), 1.0))[1] - 1
         # The smallest value must stay a normal number.

@@ -165,7 +165,8 @@ class Run:
             try:
                 yield run
             finally:  # what failed before its first checkpoint leaves nothing
-                if not is_locked and [path.name for path in folder.iterdir()] == ["lock"]:
+                is_left = not is_locked and folder.is_dir()
+                if is_left and [path.name for path in folder.iterdir()] == ["lock"]:
                     remove([folder])
 
     @classmethod

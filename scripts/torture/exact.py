@@ -63,6 +63,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
     found: list[Certified] = []
     known: dict[int, Certified] = {}
     begin, add, finish = Certifier.__init__, Certifier.add, Certifier.finish
+    add_halves = Certifier.add_halves
     of_slice, settle, lock = FullBatch.certify_slice, NewtonSteps.settle, threading.Lock()
 
     def watched_begin(
@@ -79,6 +80,11 @@ def watch_certificates() -> Iterator[list[Certified]]:
     def watched_add(self: Certifier, rows: Rows, alpha: Any) -> None:
         note(self, rows, alpha)
         add(self, rows, alpha)
+
+    def watched_halves(self: Certifier, rows: Rows, alpha: Any, spread: Any) -> None:
+        if len(self.arrays) == 1:  # otherwise it calls `add`
+            note(self, rows, alpha)
+        add_halves(self, rows, alpha, spread)
 
     def watched_slice(self: FullBatch, k: int, rows: Rows, alpha: Any) -> Any:
         note(self._certifier, rows, alpha)
@@ -101,6 +107,7 @@ def watch_certificates() -> Iterator[list[Certified]]:
     with (
         mock.patch.object(Certifier, "__init__", watched_begin),
         mock.patch.object(Certifier, "add", watched_add),
+        mock.patch.object(Certifier, "add_halves", watched_halves),
         mock.patch.object(Certifier, "finish", watched_finish),
         mock.patch.object(FullBatch, "certify_slice", watched_slice),
         mock.patch.object(NewtonSteps, "settle", watched_settle),

@@ -263,7 +263,7 @@ def _check_refusal(error: SbmError, case: Case) -> None:
     C = case.settings.get("C", 1.0)
     weights = [1.0, *case.settings.get("class_weight", {}).values()]
     reasons = {
-        "float32 3.4e38; see --dtype": kind == "beyond float32",
+        "holds up to 3.4e38": kind == "beyond float32",
         "exceeds the range of a float64": any(word in kind for word in ("e100", "e200", "e±300")),
         "must be between 1e-40 and 1e+40": any(not 1e-40 <= C * w <= 1e40 for w in weights),
         "needs at least two classes": len(there) < 2,
