@@ -161,8 +161,6 @@ class Shape:
         Whether all blocks may be joined into one part.
     draws : bool
         Whether blocks are drawn anew in each pass.
-    has_line : bool
-        Whether W moves on between passes over blocks; see `sbm.solver.passline`.
     is_accelerated : bool
         Whether the method is accelerated coordinate descent. It has no working set, and can stop
         within a part, which may then be of any size.
@@ -183,7 +181,6 @@ class Shape:
     models: int = 1
     may_join: bool = False
     draws: bool = False
-    has_line: bool = False
     is_accelerated: bool = False
     advice: str = ""
 
@@ -250,8 +247,6 @@ class MemoryPlan(Budget):
         Bytes of a decoded nonzero, and of a decoded row besides its nonzeros.
     is_whole : bool
         Whether there is one part for each rank, which stays decoded.
-    has_line : bool
-        Whether there is room for the weights of the pass before; see `sbm.solver.passline`.
     is_lean : bool
         Whether each learner has a single array of weights, so that more rows fit: a block is
         screened when it is visited, and a certificate reads the rows twice.
@@ -267,7 +262,6 @@ class MemoryPlan(Budget):
     row: int
     draws: bool = False
     is_whole: bool = False
-    has_line: bool = False
     is_lean: bool = False
 
     @property
@@ -434,7 +428,7 @@ def plan_training(
     row = BUFFER_ROW + shape.row_bytes
     return MemoryPlan(
         mem, fixed.task, items, parts, block_rows, block_nnz, rows, nnz, variables, sizes.nonzero,
-        row, draws=shape.draws, has_line=shape.has_line,
+        row, draws=shape.draws,
     )  # fmt: skip
 
 

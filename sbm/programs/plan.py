@@ -141,7 +141,7 @@ def _plan(
         "solve_nnz_per_second": None if solve is None else _rate(seen, solve),
         "rounds": choose_rounds(
             settings.rounds, memory.n_blocks, listed=problems[0].listed,
-            processes=task.share.adding.size, whole=whole, moves=memory.has_line,
+            processes=task.share.adding.size, whole=whole, moves=task.may_have_line,
         ),
         "seconds_a_round": None if solve is None else solve * nnz / seen,
         "turns": max(1, len(turns)),

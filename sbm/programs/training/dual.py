@@ -240,7 +240,8 @@ class Dual(RowMethod):
             units = units_of(job.store, self.training.problems, parts, engine.comm)
             if units is not None:
                 engine.use_units(units)
-        if engine.reader.units is None and job.plan.has_line and not self.training.state.is_warm:
+        suits = job.task.may_have_line and not job.plan.is_whole
+        if suits and engine.reader.units is None and not self.training.state.is_warm:
             engine.use_lines()
 
     def restore(self, record: Mapping[str, Any]) -> None:

@@ -207,7 +207,6 @@ def shape_of(task: Task) -> Shape:
         ),
         models=task.models,
         draws=settings.parts != "blocks" and task.method in ("dual", "classes"),
-        has_line=task.may_have_line,
         may_join=(settings.parts == "auto" or accelerated) and not is_one_class,
         is_accelerated=accelerated,
         advice=task.advice or _advice(task),
