@@ -184,6 +184,7 @@ def shape_of(task: Task) -> Shape:
         n_weights=task.n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=first.listed,
+        has_few=task.loss.has_few,
         copies=copies
         + (settings.warm_start is not None)
         + (ranks > 1)
