@@ -272,6 +272,7 @@ _PLACES = {
     "SMALL": "sbm.distributed.comm",
     "SMALL_BLOCK": "sbm.dataset.deal",
     "SPARE": "sbm.engine.sync",
+    "STOP_SHARE": "sbm.programs.training.dual",
     "SUMS": "sbm.engine.sync",
     "UNWRITTEN_BYTES": "sbm.programs.training.state",
     "Unpacked": "sbm.inputs.text",
