@@ -46,9 +46,9 @@ LINE = 64  # bytes of a line of a table, which has ten or six weights
 # divided by the first of these, a sixth of the classes has a weight of it: in a table, they would
 # take not much less than dense weights of all classes. By the second one, it is a hundredth.
 _FREQUENT, _RARE = 64, 1024
-# Most weights that are not 0 per nonzero of the rows, and bytes of a float32 in a table with spare
-# lines.
-_WEIGHTS, _BYTES = 12, 10
+# Bytes of float32 weights in tables with spare lines per nonzero of the rows: texts had up to
+# twelve weights that are not 0.
+_TABLES = 120
 # Nonzeros and classes of a batch, unless a single row has more.
 _NONZEROS, _CLASSES = 1 << 16, 1 << 15
 _SPARE = 0.25  # lines of tables that grow, per line in use, before they are squeezed
@@ -92,7 +92,7 @@ def dense_features(
     each = size * -(-n_classes // processes)
     if each * len(counts) <= n_bytes:
         return len(counts)
-    spare = n_bytes - int(counts.sum()) * _WEIGHTS * _BYTES * size // 4 // processes
+    spare = n_bytes - int(counts.sum()) * _TABLES * size // 4 // processes
     frequent, used = (int((counts * k >= n_classes).sum()) for k in (_FREQUENT, _RARE))
     return max(1, min(spare // each, used), min(n_bytes // 2 // each, frequent))
 

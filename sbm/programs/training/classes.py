@@ -128,10 +128,9 @@ class Classes(WholePasses):
         passes, term = self.passes, self.passes.term
         arrays: dict[str, npt.NDArray[np.generic]] = {}
         passes.store_lists()
-        record: dict[str, Any] = {
-            "family": self.family, "batch": passes.by_class.batch,
-            "is_double": passes.by_class.is_double,
-        }  # fmt: skip
+        weights = passes.by_class
+        record: dict[str, Any] = {"family": self.family, "batch": weights.batch}
+        record["is_double"] = weights.is_double
         if term is not None:
             arrays = {"term_centre": term.centre, "term_before": term.before}
             primal = term.primal if math.isfinite(term.primal) else None

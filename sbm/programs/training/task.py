@@ -47,11 +47,12 @@ _SHARE = 0.3  # most of the memory that such rows take
 # Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
 # more of the memory than this share, there is no term. The same for W of the pass before a move.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
-# Joint losses keep W by class with many classes, with which it is faster if the rows fit in a share
-# of the memory; and with fewer if W would take a share of the memory otherwise. With few classes,
-# W side by side is faster, and with a large C over several blocks it converges.
+# Joint losses keep W by class with many classes, with which it is faster if the rows fit in memory,
+# with so many bytes of it for each nonzero; and with fewer if W would take a share of the memory
+# otherwise. With few classes, W side by side is faster, and with a large C over several blocks it
+# converges.
 FEWEST_CLASSES, DENSE_COPIES, DENSE_SHARE = 50, 2, 0.5
-_MANY_CLASSES, _ROWS_SHARE, _NONZERO = 200, 0.25, 16  # the last in bytes
+_MANY_CLASSES, _NONZERO = 200, 64
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -146,7 +147,7 @@ class Task:
         if settings.validate is not None or settings.warm_start is not None:
             return False
         mem = settings.mem_bytes
-        if n >= _MANY_CLASSES and _NONZERO * self.store.nnz <= _ROWS_SHARE * mem:
+        if n >= _MANY_CLASSES and _NONZERO * self.store.nnz <= mem:
             return True
         return DENSE_COPIES * 8 * self.n_weights * n > DENSE_SHARE * mem
 
