@@ -568,7 +568,7 @@ def ranks(bench: Bench) -> None:
 
 CHARTS: dict[str, dict[str, Any]] = {
     "C0.01": {"C": 0.01}, "C0.1": {"C": 0.1}, "C1": {"C": 1},
-    "no-cache": {"C": 0.1, "policy": "none", "cache_frac": 0},
+    "no-cache": {"C": 0.1, "cache_frac": 0},
 }  # fmt: skip
 
 
