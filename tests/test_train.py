@@ -210,6 +210,7 @@ REFUSALS = [
     ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3; .* two classes"),
     ("empty", {}, DataError, "empty.sbm .*no rows"),
     ("two", {"class_weight": {3: 2.0}}, SettingsError, "label 3, .* -1, 1"),
+    ("one", {"threshold": "f1", "validate": 0.5}, SettingsError, "needs two classes, .* have 1"),
     ("two", {"policy": "gradeint"}, SettingsError, "policy 'gradeint'.* mean 'gradi"),
 ]
 
