@@ -414,7 +414,7 @@ def test_damaged_batch_is_reported_with_its_rows(tmp_path):
     word = pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])
     parts = [[pa.array([1, -1, 1]), pa.array(["a", "b", "c"])], [pa.array([1, -1]), word]]
     batches = [pa.RecordBatch.from_arrays(part, ["label", "word"]) for part in parts]
-    with pytest.raises(DataError, match="rows 4 to 5: .*damaged"):
+    with pytest.raises(DataError, match=r"rows 4 to 5: .*damaged"):
         sbm.split(pa.Table.from_batches(batches), tmp_path / "a.sbm")
 
 
