@@ -203,7 +203,7 @@ from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import Sums, exponential
 from sbm.solver.tangents import ParallelTangents
-from sbm.solver.variables import DenseSet, ListPool
+from sbm.solver.variables import DenseSet, ListPool, admit_block
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
 from sbm.store import files as store_files_module
@@ -507,6 +507,7 @@ __all__ = [
     "WordTable",
     "Work",
     "WorkingSet",
+    "admit_block",
     "arrays_of",
     "blend",
     "cache_module",
