@@ -231,12 +231,14 @@ from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 from sbm.units import (
     format_number,
     format_size,
+    padding,
     parse_duration,
     parse_grid,
     parse_moment,
     parse_size,
     shorten,
     to_whole,
+    width_of,
 )
 
 # Where the names are that tests replace.
@@ -298,6 +300,7 @@ _PLACES = {
     "_WITHIN": "sbm.programs.training.columns",
     "_cut_block": "sbm.engine.memory",
     "_find_launcher": "sbm.distributed.launch",
+    "become": "sbm.distributed.launch",
     "_join": "sbm.programs.training.turns",
     "_newton": "sbm.models.probabilities",
     "_open": "sbm.inputs.text",
@@ -591,6 +594,7 @@ __all__ = [
     "number_lines",
     "open_inputs",
     "open_run",
+    "padding",
     "parse_duration",
     "parse_grid",
     "parse_moment",
@@ -656,6 +660,7 @@ __all__ = [
     "units_for",
     "visit_all",
     "wake",
+    "width_of",
     "window_of",
     "within_limit",
     "world",
