@@ -88,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"seed": args.seed, **chosen}
     report = Report("torture", "find results that are lost or wrong", settings)
     failures: list[str] = []
+    if args.folder:
+        args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.folder and args.folder.resolve()) as folder:
         for name, cases in chosen.items():
             module, _, function = SECTIONS[name].partition(":")
