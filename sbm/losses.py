@@ -47,6 +47,11 @@ class Loss:
         return self.kernel is None
 
     @property
+    def has_few(self) -> bool:
+        """Whether few variables of a row are not 0: those of classes with the largest loss."""
+        return self.kind == _CRAMMER_SINGER
+
+    @property
     def signed(self) -> bool:
         """Whether variables may be negative, with two classes or targets."""
         return self.kernel == "svr"

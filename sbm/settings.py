@@ -602,11 +602,11 @@ class Settings:
         unset="none", commands="train tune", ignored_by="plan",
     )
     policy: str = _setting(
-        "gradient", _Rule(str, choices=("gradient", "mixed", "random", "none")),
+        "gradient", _Rule(str, choices=("gradient", "mixed", "random")),
         "Rule that chooses the rows of the cache.",
         "`gradient` ranks rows by projected gradient (`log_loss` and `squared_error`, whose "
         "variables never rest, use `mixed` instead), `mixed` chooses half of them at random, "
-        "`random` all of them, `none` keeps no cache.",
+        "`random` all of them.",
         excludes=(_SPARSE,),
     )
     screen: bool = _setting(

@@ -83,6 +83,20 @@ def shorten(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
 
 
+def width_of(text: str) -> int:
+    """Return the columns of a terminal that a text takes: 2 for each wide character."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def padding(text: str, width: int) -> str:
+    """Return the blanks that a text lacks to take `width` columns of a terminal."""
+    return " " * (width - width_of(text))
+
+
 def first_line(error: object) -> str:
     """Return the first line of another library's error, or the name of its type if it has none."""
     lines = str(error).splitlines()

@@ -18,6 +18,7 @@ _LINK = re.compile(r"\]\(\.\./([^)#\s]+)")
 _ANY_LINK = re.compile(r"\[([^\]]*)\]\(((?!https:)[^)#\s]*)(#[^)]*)?\)")
 # mkdocs makes index.html of README.md and of docs/index.md, which is the home page.
 _PLACES = {"README.md": "overview.md"}
+_SHORT_CODE = re.compile(r"<code>(?=[^<]{1,26}</code>)")
 _there: set[str] = set()  # files outside ``docs/`` that the site holds
 
 
@@ -38,6 +39,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.generated_by is None:
         return _LINK.sub(lambda link: f"]({_PLACES.get(link[1], link[1])}", markdown)
     return _ANY_LINK.sub(partial(_link_here, folder=posixpath.dirname(page.file.src_uri)), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark code that should stay on one line, see ``docs/site.css``."""
+    return _SHORT_CODE.sub('<code class="short">', html)
 
 
 def _link_here(link: re.Match[str], folder: str) -> str:

@@ -203,7 +203,7 @@ from sbm.solver.scoring import Scoring
 from sbm.solver.step import Screen, Solver, Step
 from sbm.solver.sums import Sums, exponential
 from sbm.solver.tangents import ParallelTangents
-from sbm.solver.variables import DenseSet, ListPool
+from sbm.solver.variables import DenseSet, ListPool, admit_block
 from sbm.store import blocks as store_blocks_module
 from sbm.store import container as store_container_module
 from sbm.store import files as store_files_module
@@ -231,12 +231,14 @@ from sbm.store.shards import SHARD, Shard, read_shard, shard_path
 from sbm.units import (
     format_number,
     format_size,
+    padding,
     parse_duration,
     parse_grid,
     parse_moment,
     parse_size,
     shorten,
     to_whole,
+    width_of,
 )
 
 # Where the names are that tests replace.
@@ -272,6 +274,7 @@ _PLACES = {
     "SMALL": "sbm.distributed.comm",
     "SMALL_BLOCK": "sbm.dataset.deal",
     "SPARE": "sbm.engine.sync",
+    "STOP_SHARE": "sbm.programs.training.dual",
     "SUMS": "sbm.engine.sync",
     "UNWRITTEN_BYTES": "sbm.programs.training.state",
     "Unpacked": "sbm.inputs.text",
@@ -297,6 +300,7 @@ _PLACES = {
     "_WITHIN": "sbm.programs.training.columns",
     "_cut_block": "sbm.engine.memory",
     "_find_launcher": "sbm.distributed.launch",
+    "become": "sbm.distributed.launch",
     "_join": "sbm.programs.training.turns",
     "_newton": "sbm.models.probabilities",
     "_open": "sbm.inputs.text",
@@ -504,6 +508,7 @@ __all__ = [
     "WordTable",
     "Work",
     "WorkingSet",
+    "admit_block",
     "arrays_of",
     "blend",
     "cache_module",
@@ -589,6 +594,7 @@ __all__ = [
     "number_lines",
     "open_inputs",
     "open_run",
+    "padding",
     "parse_duration",
     "parse_grid",
     "parse_moment",
@@ -654,6 +660,7 @@ __all__ = [
     "units_for",
     "visit_all",
     "wake",
+    "width_of",
     "window_of",
     "within_limit",
     "world",

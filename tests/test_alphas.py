@@ -5,7 +5,7 @@ import pytest
 from helpers import lists_of, plain
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Dense, ListPool, Lists, blend, join, no_alphas
+from inside import Block, Dense, ListPool, Lists, admit_block, blend, join, no_alphas
 
 VALUES = st.floats(-1e300, 1e300).filter(bool)
 LIST = st.dictionaries(st.integers(0, 70_000), VALUES, max_size=4).map(lambda d: sorted(d.items()))
@@ -98,3 +98,15 @@ def test_mismatched_lists_are_refused(offsets):
     assert plain(again.take(np.arange(2))) == [[(0, 1.5)], [(3, -2.0)]]
     with pytest.raises(ValueError, match="do not fit"):
         again.restore({**state, "alpha_offsets": np.array(offsets)}, 2)
+
+
+def test_variables_of_a_block_without_room_become_zero_where_they_are_stored():
+    """The smallest ones of each part; training ended when they were read again."""
+    pool, block = ListPool(5, 0, 2, [2, 3], 4), Block.of([1, 0], [2, 3])
+    values = np.array([5.0, 1.0, 3.0, 4.0, 2.0, 6.0, 7.0, 8.0, 9.0, 1.0, 2.0, 3.0])
+    outputs = np.array([0, 1, 2, 3] * 3, np.int32)
+    alpha = Lists(np.array([0, 4, 4, 8, 12, 12]), outputs, values)
+    admit_block(pool, block, alpha)
+    assert alpha.offsets.tolist() == [0, 3, 3, 6, 10, 10]  # 6 of the 3 rows, and 4 of the 2
+    assert alpha.values.tolist() == [5.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 1.0, 2.0, 3.0]
+    pool.append(0, np.arange(5, dtype=np.int32), alpha)

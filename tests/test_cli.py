@@ -193,6 +193,8 @@ def test_plan_output_matches_json(run, here, monkeypatch):
     assert lines["blocks"].startswith(f"4, of up to {report['block_rows']} rows and ")
     assert lines["cache"].startswith(f"{count(report['cache_rows'], 'row')}, ")
     assert lines["reading"].startswith(f"{format_size(report['bytes_a_pass'])} in the first pass, ")
+    rate = report["disk_bytes_per_second"]
+    assert lines["speed"].startswith(f"{format_size(rate)}/s from disk, ")
     for name, line in (("decode", "speed"), ("solve", "pass")):
         speed = report[f"{name}_nnz_per_second"]
         shown = f"{speed / 1e6:,.0f} million" if speed >= 1e6 else f"{speed:,.0f}"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from helpers import features_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from inside import Names, WordTable, cli, patch
 from processes import finished
@@ -290,6 +290,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 
 
 @given(st.lists(st.one_of(FLOATS, st.integers(-(2**53), 2**53)), min_size=1, max_size=30))
+@example([7e22, 7e23, 7e-22, 7e-23])  # 1e23 is no double
 def test_numbers_are_exact(tmp_path_factory: pytest.TempPathFactory, numbers: list[float]) -> None:
     folder = tmp_path_factory.mktemp("numbers")
     text = "".join(f"{x!r},1\n" for x in numbers)

@@ -405,6 +405,14 @@ def test_invalid_table_rows_can_be_skipped(tmp_path: Path) -> None:
     assert [p.split(": ")[0].rsplit(":", 1)[1] for p in report["problems"]] == ["3", "4", "5"]
 
 
+def test_rows_longer_than_a_piece_are_read(tmp_path: Path, monkeypatch: Any) -> None:
+    patch(monkeypatch, "delimited.PIECE", 64)
+    text, cells = tmp_path / "a.csv", ["u", "w" * 300, "u"]
+    text.write_text("y,b\n" + "".join(f'{k},"{cell}"\n' for k, cell in enumerate(cells)))
+    report = split(text, tmp_path / "a.sbm", column={"b": "category"}, **IN_TURN)
+    assert (report["rows"], report["features"]) == (3, 2)
+
+
 @pytest.mark.parametrize(("cells", "facts"), [(11, ":1: .* 11 col"), (90, "longer .*--mem")])
 def test_rows_larger_than_memory_are_rejected(cells: int, facts: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y" + "".join(f",{k}" for k in range(1, cells)))

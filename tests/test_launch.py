@@ -62,6 +62,15 @@ def test_launcher_next_to_python_is_preferred(tmp_path, monkeypatch):
         launch_line(4, "train", [])
 
 
+@pytest.mark.parametrize(("ranks", "warnings"), [(2, 0), (3, 1)])
+def test_more_ranks_than_cores_get_a_warning(mpiexec, monkeypatch, capsys, ranks, warnings):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    patch(monkeypatch, "become", lambda _: sys.exit(0))
+    with pytest.raises(SystemExit):
+        main(["train", "a.svm", "--launch", str(ranks)])
+    assert capsys.readouterr().err.count("more than the 2 cores") == warnings
+
+
 @pytest.mark.parametrize(("user", "as_root"), [(0, ["--allow-run-as-root"]), (1000, [])])
 def test_open_mpi_gets_more_ranks_than_cores(tmp_path, monkeypatch, user, as_root):
     text = '#!/bin/sh\n[ "$*" = --version ] && echo "mpiexec (Open MPI) 5.0.11"\n'
@@ -108,8 +117,8 @@ def test_process_becomes_the_launcher(mpiexec):
     )
     for quiet in ([], ["-q"]):
         words = [*typed, *quiet]
-        done = finished([sys.executable, "-c", code, "train", *words, "--launch", "3"])
-        line = ["-n", "3", *PYTHON, *words]
+        done = finished([sys.executable, "-c", code, "train", *words, "--launch", "1"])
+        line = ["-n", "1", *PYTHON, *words]
         assert done.returncode == 7
         *printed, ignored = done.stdout.splitlines()
         assert printed == line

@@ -39,7 +39,7 @@ from sbm.errors import StoreError
 HINGE = Case("hinge", 2)
 CASES = [
     Case("hinge", 2, {"calibrate": True, "bias": 1.0}, "-calibrate"),
-    Case("squared_hinge", 3, {"policy": "none", "cache_frac": 0.0}, "-none"),
+    Case("squared_hinge", 3, {"cache_frac": 0.0}, "-none"),
     Case("log_loss", 2, {"policy": "mixed"}), Case("crammer_singer", 3, {"bias": 1.0}),
     Case("weston_watkins", 3), Case("epsilon_insensitive", 0), Case("one_class", 1, {"nu": 0.2}),
     Case("log_loss", 3, {"penalty": "l1", "bias": 1.0}, "-l1"),
@@ -457,7 +457,7 @@ def test_warm_start_between_text_and_its_store(tmp_path):
 def test_bytes_read_are_those_on_disk(tmp_path, stay, kept):
     text, keep = text_of(tmp_path), None if kept is None else tmp_path / kept
     sbm.split(text, tmp_path / "d.sbm", mem=MEM, blocks=4)
-    settings = settings_of(max_passes=1, policy="none")
+    settings = settings_of(max_passes=1, cache_frac=0.0)
     of_store = {}
     for which in ("all", "none"):  # decided before the first pass
         stay(which)

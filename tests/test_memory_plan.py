@@ -6,6 +6,7 @@ import re
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,6 +260,17 @@ def test_lists_use_only_spare_memory() -> None:
     assert plan_training(store, least_of(store, 0.5, shape), 0.5, shape).row_variables == 4
     binary = plan_training(store, AMPLE, 0.5, Shape(1000))
     assert ample.items["weights"] == 300 * binary.items["weights"]
+
+
+def test_rows_with_few_variables_are_joined_with_shorter_lists(monkeypatch: Any) -> None:
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
+    store = store_of(12, 5, 100, 5_000, "float32")
+    few = Shape(1000, [300], True, has_few=True, may_join=True)
+    ample = plan_training(store, AMPLE, 0.5, few)
+    assert (ample.is_whole, ample.row_variables) == (True, 300)
+    short = plan_training(store, ample.total - 1, 0.5, few)
+    assert (short.is_whole, short.row_variables) == (True, 64)
+    assert not plan_training(store, ample.total - 1, 0.5, replace(few, has_few=False)).is_whole
 
 
 def test_spare_memory_allows_more_decoders() -> None:

@@ -82,6 +82,16 @@ def test_few_rows_with_a_loss_at_large_costs(
         assert 1 - 1e-9 <= primal / report["dual"] <= 1.0011
 
 
+def test_steps_that_are_too_long_are_shortened(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200, 4)) * np.exp(2 * random.normal(size=(200, 1)))
+    y = np.where(X.sum(axis=1) + random.normal(size=200) > 0, 1.0, -1.0)
+    store = make_store(tmp_path, X, y, blocks=4)
+    settings = {"loss": "squared_hinge", "C": 10.0, "parts": "blocks", **FIRM}
+    _, report = sbm.train(store, tmp_path / "a.model", settings)
+    assert (report["converged"], report["passes"] <= 12) == (True, True)
+
+
 def test_weights_are_those_of_scikit_learn(tmp_path: Path) -> None:
     X, y = Case("log_loss", 2).rows(n=400, noise=2.0)
     settings = {"loss": "log_loss", "C": 30.0, "solver": "newton", "tol": 1e-10}

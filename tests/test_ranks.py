@@ -147,7 +147,7 @@ def often(monkeypatch):
 @pytest.mark.parametrize(("how", "case", "size", "n_blocks", "options"), [
     *((how, HINGE, 3, 5, {"rounds": 4}) for how in (0, 1, 2)),
     *((how, CS, 3, 5, {"parts": "blocks"}) for how in (0, 1, 2)),
-    (0, HINGE, 2, 5, {"policy": "none", "parts": "blocks"}), (1, HINGE, 4, 3, {"bias": 1.0}),
+    (0, HINGE, 2, 5, {"cache_frac": 0.0, "parts": "blocks"}), (1, HINGE, 4, 3, {"bias": 1.0}),
     (2, HINGE, 2, 12, {"cache_frac": 0.1, "parts": "blocks"}), (0, CS, 5, 1, {"screen": False}),
     (1, CS, 3, 5, {"cache_frac": "auto", "class_weight": "balanced"}), (2, CS, 2, 12, {}),
     (2, BY_CLASS, 4, 5, {"parts": "blocks"}),  # more ranks than classes: their weights are added up

@@ -40,7 +40,7 @@ def made(tmp_path_factory):
     sbm.split(text, folder / "a.sbm", blocks=4)
     calls = iter(range(20))
     common = {"mem": "400MB", "max_passes": 20, "tol": 1e-3, "C": 0.5, "rounds": 2}
-    plain = {**common, "cache_frac": 0.0, "policy": "none", "max_passes": 3, "tol": 1e-9}
+    plain = {**common, "cache_frac": 0.0, "max_passes": 3, "tol": 1e-9}
     cut = {"is_stopped": lambda: next(calls) >= 6}
     with pytest.MonkeyPatch.context() as context:
         for place in ("train", "training.training", "streaming.state"):  # not the shared one
@@ -310,7 +310,7 @@ def test_tables_equal_the_figures(made):
     first, second = read_run(made / "sbm.model"), read_run(made / "plain.model")
     page = to_html([first, second])
     marked = re.findall(r'<tr class="differs"><th scope="row">≠ ([a-z-]+)</th>(.*?)</tr>', page)
-    assert {name for name, _ in marked} == {"cache-frac", "policy", "max-passes", "tol"}
+    assert {name for name, _ in marked} == {"cache-frac", "max-passes", "tol"}
     assert re.findall("<td>(.*?)</td>", dict(marked)["max-passes"]) == ["20", "3"]
     assert 'class="differs"' not in to_html([first])
     assert "plain: empty." in page

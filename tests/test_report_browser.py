@@ -48,7 +48,7 @@ def page(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("page")
     sbm.split(SAMPLE, folder / "a.sbm", blocks=3)
     names = ["sbm.model", "a-name-without-any-place-to-break-" * 3 + ".model"]
-    for name, more in zip(names, ({}, {"policy": "none", "cache_frac": 0.0}), strict=True):
+    for name, more in zip(names, ({}, {"cache_frac": 0.0}), strict=True):
         settings = {"max_passes": 6, "tol": 1e-4, "validate": SAMPLE, **more}
         sbm.train(folder / "a.sbm", folder / name, settings)
     sbm.report([folder / name for name in names], folder / "report.html")

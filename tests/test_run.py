@@ -490,3 +490,4 @@ def test_full_disk_is_reported_with_its_file(folder, verb, file):
     ):
         verb(run)
     assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]
+    assert not [name for name in os.listdir(folder) if name.startswith("state-")]

@@ -49,7 +49,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "squared_error": {"classes": 3, "loss": "squared_error", "task": "classification"},
     "regression": {"targets": True, "loss": "epsilon_insensitive", "bias": 1.0},
     "one_class": {"loss": "one_class", "nu": 0.3},
-    "bmd": {"classes": 3, "policy": "none"},
+    "bmd": {"classes": 3, "cache_frac": 0.0},
 }
 TEXT_OF = ("classes", "targets")
 
@@ -500,12 +500,12 @@ def test_meaningless_settings_are_refused(chosen, facts):
 
 
 def test_resumed_stream_keeps_its_settings(monkeypatch):
-    learn(write(LINES), OTHER, cache_frac=0.5, C=0.5, policy="none")
+    learn(write(LINES), OTHER, cache_frac=0.5, C=0.5, policy="mixed")
     before = kept(OTHER)
     for given, facts in (
         ({"C": 2.0}, "C is 2.0, .* 0.5"), ({"loss": "log_loss"}, "loss is log_loss, .* hinge"),
         ({"bias": 1.0}, "bias is 1.0"), ({"rounds": 4}, "rounds is 4, .* 3"),
-        ({"seed": 1}, "seed is 1"), ({"policy": "random"}, "policy is random, .* none"),
+        ({"seed": 1}, "seed is 1"), ({"policy": "random"}, "policy is random, .* mixed"),
         ({"options": {"dtype": "float64"}}, "dtype is float64"),
         ({"options": {"classes": (1, -1)}}, r"classes is \[1.0, -1.0\]"),
     ):  # fmt: skip

@@ -409,6 +409,15 @@ def test_damaged_buffers_are_refused(tmp_path, table, column, buffer, at, value)
     assert not (tmp_path / "a.sbm").exists()
 
 
+def test_damaged_batch_is_reported_with_its_rows(tmp_path):
+    offsets, text = pa.py_buffer(np.array([0, -5, 3], np.int32)), pa.py_buffer(b"abc")
+    word = pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])
+    parts = [[pa.array([1, -1, 1]), pa.array(["a", "b", "c"])], [pa.array([1, -1]), word]]
+    batches = [pa.RecordBatch.from_arrays(part, ["label", "word"]) for part in parts]
+    with pytest.raises(DataError, match=r"rows 4 to 5: .*damaged"):
+        sbm.split(pa.Table.from_batches(batches), tmp_path / "a.sbm")
+
+
 @pytest.mark.parametrize("place", ["word", "label", "name"])
 def test_parquet_with_invalid_utf8_is_refused(tmp_path, place):
     words = pa.array([b"a", b"\xff\xfe", b"b"])

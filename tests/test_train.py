@@ -46,7 +46,7 @@ def store(tmp_path_factory):
 # ----------------------------------------------------------------------------- the certificate
 
 
-@pytest.mark.parametrize("policy", ["gradient", "random", "none"])
+@pytest.mark.parametrize("policy", ["gradient", "mixed", "random"])
 def test_weights_are_the_sum_over_alphas(store, tmp_path, policy):
     model, report, _ = fit(
         store,
@@ -165,7 +165,7 @@ def test_blocks_order_cache_and_policy_keep_optimum(tmp_path):
     models = []
     for policy, rows, n_blocks, cache_frac in (
         ("gradient", slice(None), 1, 0.5), ("gradient", order, 12, 0.2),
-        ("random", order[::-1], 3, 0.7), ("none", order, 3, 0.5),
+        ("random", order[::-1], 3, 0.7), ("gradient", order, 3, 0.0),
     ):  # fmt: skip
         path = split_rows(tmp_path / f"{len(models)}.sbm", X[rows], y[rows], blocks=n_blocks)
         model, report, _ = fit(
@@ -210,6 +210,7 @@ REFUSALS = [
     ("one", {"loss": "crammer_singer"}, DataError, "one.sbm .* label 3; .* two classes"),
     ("empty", {}, DataError, "empty.sbm .*no rows"),
     ("two", {"class_weight": {3: 2.0}}, SettingsError, "label 3, .* -1, 1"),
+    ("one", {"threshold": "f1", "validate": 0.5}, SettingsError, "needs two classes, .* have 1"),
     ("two", {"policy": "gradeint"}, SettingsError, "policy 'gradeint'.* mean 'gradi"),
 ]
 

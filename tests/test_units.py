@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from inside import (
     format_number,
     format_size,
+    padding,
     parse_duration,
     parse_grid,
     parse_moment,
     parse_size,
     shorten,
     to_whole,
+    width_of,
 )
 
 from sbm import SettingsError
@@ -105,6 +107,12 @@ def test_whole_numbers_of_any_length_are_read():
     digits = {"0": 0, "007": 7, "-12": -12, "9" * 19: 10**19 - 1, "-0": 0, "0" * 5000 + "1": 1}
     assert {text: to_whole(text) for text in digits} == digits
     assert to_whole("1" * 5000) == -to_whole("-" + "1" * 5000) == 2**64
+
+
+def test_wide_characters_take_two_columns():
+    widths = {"abc": 3, "日本": 4, "größe": 5, "gro\u0308ße": 5, "ｱＡ": 3}
+    assert {text: width_of(text) for text in widths} == widths
+    assert [padding("日本", n) for n in (3, 6)] == ["", "  "]
 
 
 def test_names_are_shortened_for_messages():

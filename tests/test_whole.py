@@ -1,5 +1,6 @@
 """Rows that fit in memory are one part: plain dual coordinate descent that ends at the gap."""
 
+import numpy as np
 import pytest
 from families import Case, make_store
 from inside import BlockStore, Shape, patch, plan_training
@@ -57,6 +58,24 @@ def test_stopped_training_resumes_to_the_same_bytes(case, tmp_path):
             sbm.train(store, path, chosen, is_stopped=lambda calls=calls: next(calls, None) is None)
     assert sbm.train(store, path, chosen)[1]["resumed"]
     assert path.read_bytes() == (tmp_path / "x.model").read_bytes()
+
+
+def test_early_passes_end_sooner_while_rows_rest(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    X = (random.random((2000, 200)) < 0.05) * random.random(200)
+    y = np.sign(X @ random.normal(size=200) + 0.3 * random.normal(size=2000))
+    store = make_store(tmp_path, X, y)
+
+    def train():
+        chosen = {"C": 10.0, "solver": "dual"}
+        return sbm.train(store, tmp_path / "m.model", chosen, resume=False)[1]
+
+    short = train()
+    patch(monkeypatch, "STOP_SHARE", 0.0)
+    long = train()
+    assert short["converged"]
+    assert short["dual"] == pytest.approx(long["dual"], rel=1e-3)
+    assert short["visits"] < long["visits"]
 
 
 def test_blocks_are_joined_only_where_that_is_possible(tmp_path, monkeypatch):

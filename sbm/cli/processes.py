@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sbm.cli.terminal import complain
 from sbm.errors import SbmError, SettingsError
 from sbm.settings import Settings
+from sbm.units import count
 
 if TYPE_CHECKING:
     from sbm.distributed.comm import Comm
@@ -33,8 +34,14 @@ def refuse_several(command: str | None) -> None:
 def launch(n_processes: int, command: str, words: list[str], quiet: bool) -> NoReturn:
     """Replace this process by the launcher of `n_processes` that run a command."""
     from sbm.distributed.launch import become, launch_line
+    from sbm.engine.machine import usable_threads
 
-    line = launch_line(n_processes, command, words)
+    line, cores = launch_line(n_processes, command, words), usable_threads(None)
+    if n_processes > cores:
+        complain(
+            f"sbm: warning: --launch {n_processes} is more than the {count(cores, 'core')} of this "
+            "machine; unless MPI starts some on other machines, fewer are faster"
+        )
     if not quiet:
         complain(shlex.join(line))
     become(line)

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbm.settings import Settings
-from sbm.units import count, format_label, format_number, format_size, list_some, shorten
+from sbm.units import (
+    count,
+    format_label,
+    format_number,
+    format_size,
+    list_some,
+    padding,
+    shorten,
+    width_of,
+)
 
 _LEAST_TEXT = 1_000_000  # bytes for a speed
 
@@ -520,16 +529,16 @@ def _binary(report: Report, prefix: str, every_class: bool) -> Lines:
 
 
 def _classes(classes: list[Report], width: int) -> Lines:
-    """Show one line per class; labels take `width` characters."""
+    """Show one line per class; labels take `width` columns of the terminal."""
     yield f"{'label':>{width}}  precision     recall         F1      rows  predicted"
     for row in classes:
         figures = "".join(
             f"{row[k]:11.6f}" if row[k] is not None else f"{'-':>11}"
             for k in ("precision", "recall", "f1")
         )
-        yield (
-            f"{_label(row['label']):>{width}}{figures} {row['support']:9,} {row['predicted']:10,}"
-        )
+        label = _label(row["label"])
+        counts = f"{row['support']:9,} {row['predicted']:10,}"
+        yield f"{padding(label, width)}{label}{figures} {counts}"
 
 
 _ALL_CLASSES, _SOME_CLASSES = 30, 10
@@ -544,7 +553,7 @@ def _multi(report: Report, prefix: str, every_class: bool) -> Lines:
     if report["top_n"] > 1:
         yield f"{prefix}top-{report['top_n']} accuracy {100 * report['top_accuracy']:.4f} %"
     classes = report["classes"]
-    width = max(8, *(len(_label(label)) for label in report["labels"]))
+    width = max(8, *(width_of(_label(label)) for label in report["labels"]))
     if every_class or len(classes) <= _ALL_CLASSES:
         yield from _classes(classes, width)
     else:
@@ -571,7 +580,8 @@ def _confusions(triples: list[list[Any]], width: int) -> Lines:
         return
     yield "most frequent confusions (true -> predicted: rows)"
     for true, predicted, n in heapq.nsmallest(10, wrong, key=lambda triple: -triple[2]):
-        yield f"{_label(true):>{width}} -> {_label(predicted)}: {n:,}"
+        label = _label(true)
+        yield f"{padding(label, width)}{label} -> {_label(predicted)}: {n:,}"
 
 
 # ------------------------------------------------------------------------- models and reports

@@ -32,6 +32,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "step": ("float32[1]", "float64[1]"),  # of a row's decision value
     "y": ("int32[1]", "float64[1]"),  # classes or targets
     "columns": ("uint8[1]", "uint16[1]", "int32[1]"),  # of sparse weights
+    "cell": ("float32", "float64"),  # of weights by class
     "bits": ("none", "uint32[1]", "uint64[1]"),  # values of nonzeros, as bits; none if all are 1
 }
 _VARIABLE = re.compile(r"\{(\w+)\}")

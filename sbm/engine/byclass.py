@@ -27,11 +27,11 @@ from sbm.models.weights import WindowedWeights
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.byclass import (
-    HEAD,
     ByClass,
     RowFacts,
     TablesFullError,
     batch_bytes,
+    dense_features,
     least_bytes,
     wake,
 )
@@ -48,7 +48,7 @@ __all__ = ["ClassPasses", "plan_classes"]
 
 # Weights that are not 0, per nonzero of the rows: about the fewest that texts had; the most is 12.
 _LEAST = 2.0
-_WEIGHT = 24  # bytes, with the room to grow
+_WEIGHT = 14  # bytes, with the room to grow
 # Bytes of a row: norms, costs, values, errors, ends, counts, bounds, orders; of a class that is
 # found for it; and of one of its list, before and after a scoring, with a proximal term.
 _ROW, _OF_FOUND, _OF_LISTED = 140, 8, 44
@@ -61,6 +61,9 @@ _ROUNDS = 50  # at most
 # With a proximal term, a pass has so many steps. The rounds of a step end at this fall of the gaps,
 # or after as many rounds as the term allows.
 _STEPS, _FALL_OF_STEP = 5, 0.02
+_UNIT = 2.0**-24  # relative rounding error of a float32
+_FAR = 3.0  # times that the gap to reach must be larger than the noise of float32
+_SMALL = 0.05  # part of the tolerance that rounding of weights may be
 _WAKE = 4  # rounds after which classes that were left alone are looked at again
 _ROUNDS_OF_PART = 3  # at most, of a block that is not all of the rows
 
@@ -99,11 +102,11 @@ def plan_classes(
     longest = min(n, max(c.nnz for chunks in store.chunks for c in chunks))
     scratch = batch_bytes(n, classes, longest, threads) + 24 * n
     scratch += scoring_bytes(n, store.n_rows)
-    head = (8 * min(HEAD, n) + least_bytes(n)) * classes // processes
-    dense = n * classes * _WEIGHT // processes
+    each = least_bytes(n) * classes // processes
+    dense = 8 * n * -(-classes // processes)  # bytes if all are stored
 
     def weights(share: float) -> int:
-        return head + min(dense, int(share * store.nnz * _WEIGHT / processes))
+        return each + min(dense, int(share * store.nnz * _WEIGHT / processes))
 
     mean = store.nnz / max(1, store.n_rows)
     row = _ROW + FOUND * _OF_FOUND + _LISTED * _OF_LISTED + int(_PREPARED * mean)
@@ -134,7 +137,7 @@ def plan_classes(
         Budget(mem, f"to train on {store.name}", needs).check(advice)
         raise
     free = max(0, made.left - reserved - int(SLACK * mem))
-    size = min(max(dense + head, least), least + free)
+    size = min(max(dense + each, least), least + free)
     return replace(made, items=made.items | {"weights": size})
 
 
@@ -176,11 +179,7 @@ class ClassPasses:
     ----------
     seconds : Seconds
     reader : BlockReader
-    by_class : ByClass
-        After `look`.
     """
-
-    by_class: ByClass
 
     def __init__(
         self,
@@ -212,6 +211,7 @@ class ClassPasses:
         self._lists: Lists | None = None
         self.term: ListedTerm | None = None
         self._n_weights = store.n_features + (problem.bias > 0)
+        self._by_class: ByClass | None = None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -235,6 +235,8 @@ class ClassPasses:
         for done, loaded in enumerate(blocks, 1):
             self.seconds.load += loaded.load_seconds
             self.seconds.wait += loaded.wait_seconds
+            if self._by_class is not None:
+                self._by_class.sort(loaded.result)
             yield order[done - 1], loaded.result
             self._progress.advance(done)
             self._after_round()
@@ -272,6 +274,12 @@ class ClassPasses:
             scale = 1.0 if self.term is None else self.term.scale
             self._store_lists(range(len(self._plan.parts)), self._lists.times(scale))
 
+    @property
+    def by_class(self) -> ByClass:
+        """The weights, after `look`."""
+        assert self._by_class is not None
+        return self._by_class
+
     # --------------------------------------------------------------------------- beginning
 
     def count(self) -> int:
@@ -294,11 +302,20 @@ class ClassPasses:
         rank[self.feature_of] = np.arange(len(rank), dtype=np.int32)
         spread = self._team.map if self._threads > 1 else map
         class_rows = [float(n) for n in self._store.label_counts]
-        self.by_class = ByClass(
-            self._problem, rank, class_rows, self._comm, self._threads, spread,
-            self._plan.items["weights"], self._longest,
+        self._by_class = ByClass(
+            self._problem, rank, self._n_dense(np.float32), class_rows, self._comm, self._threads,
+            spread, self._plan.items["weights"], self._longest,
         )  # fmt: skip
         self.scoring = Scoring(self.by_class)
+
+    def _n_dense(self, dtype: npt.DTypeLike) -> int:
+        """Return how many features have dense weights."""
+        n, n_bytes = len(self._problem.costs), self._plan.items["weights"]
+        return dense_features(self._counts, n, self._comm.size, n_bytes, dtype)
+
+    def be_precise(self) -> None:
+        """Let weights be float64, and 0."""
+        self.by_class.set_type(self._n_dense(np.float64), np.float64)
 
     def begin(self) -> None:
         """Make the first lists: the classes with the nearest centroids."""
@@ -330,6 +347,7 @@ class ClassPasses:
             Returns the coefficients of rows, given the variables. Default: those of the weights.
         """
         self.by_class.lay_out()
+        self._n_sums = np.zeros(len(self._problem.costs))
         with self._within_memory():
             for parts, rows in self._rows("weights"):
                 lists = self._load(parts)
@@ -339,6 +357,9 @@ class ClassPasses:
                 elif self.term is not None:
                     lists = replace(lists, values=self.term.weights(lists.values))
                 self.by_class.add_rows(rows, lists)
+                n = len(self._n_sums)
+                self._n_sums += np.bincount(lists.outputs[lists.values != 0.0], minlength=n)
+                self._n_sums += np.bincount(rows.y, minlength=n)
 
     @contextmanager
     def _within_memory(self) -> Iterator[None]:
@@ -442,32 +463,69 @@ class ClassPasses:
         wake(block.lists)
         return gap, round_ + 1
 
-    def certify(self) -> Certificate:
-        """Compute the weights from the variables, certify them, and find classes for the lists."""
-        term, size_of_dual = self.term, None
+    def certify(self, tol: float) -> Certificate:
+        """Compute the weights from the variables, certify them, and find classes for the lists.
+
+        Parameters
+        ----------
+        tol : float
+            Relative gap to reach; rounding of weights must not matter for it.
+        """
+        term = self.term
         if term is not None:  # the weights of the variables alone
             self.rebuild(lambda lists: lists.times(term.scale))
-            size_of_dual = math.fsum(self.by_class.norms())
-        self.rebuild()
+            size_of_dual, error = self._size(tol, lambda lists: lists.times(term.scale))
+            self.rebuild()
+        else:
+            self.rebuild()
+            size_of_dual, error = self._size(tol, lambda lists: lists)
         with self.seconds.measure("certify"):
             size, sums = math.fsum(self.scoring.begin()), []
             for block in self._blocks("certify"):
                 sums.append(self._certify_block(block))
-        loss, betas, support, free, missing, rounding = (
+        loss, betas, support, free, missing, rounding, largest = (
             math.fsum(column) for column in zip(*sums, strict=True)
         )
         self.missing = int(missing)
         primal = 0.5 * size + loss
-        dual = betas - 0.5 * (size if size_of_dual is None else size_of_dual)
-        # The weights are sums of as many products as there are rows, at most.
+        dual = betas - 0.5 * (size_of_dual + error)
         rounding += EPSILON * (primal + abs(betas)) * 4.0
         gap = max(0.0, primal - dual) + rounding
+        # Visits cannot make the gap smaller than about this.
+        noise = _UNIT * largest * self.scoring.largest
+        if not self.by_class.is_double and _FAR * noise > tol * primal:
+            self.be_precise()
+            self.rebuild()
         return Certificate(
             primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
         )
 
+    def _size(self, tol: float, of: Callable[[Lists], Lists]) -> tuple[float, float]:
+        """Return |W|² of the weights that follow from variables, and its error.
+
+        The weights in memory, W + E, are these after `rebuild`, rounded at each of the sums that
+        they are: |E_c| ≤ u n_c |W_c|, with n_c rows that have class c listed. If the error of
+        |W + E|² may matter, it is 2 W·(W + E) - |W + E|² = |W|² - |E|², where W·(W + E) follows
+        from the decision values of the rows: it takes as many products as a round.
+        """
+        norms, product = self.by_class.norms(), 0.0
+        stored = math.fsum(norms)
+        parts = (EPSILON if self.by_class.is_double else _UNIT) * self._n_sums
+        error = 2.0 * math.fsum(parts * norms)
+        if error <= _SMALL * tol * stored:
+            return stored, error
+        for some, rows in self._rows("weights"):
+            lists = of(self._load(some))
+            z = self.by_class.values(rows, lists, lists.values != 0.0)
+            z_own = np.repeat(self.by_class.own_values(rows, lists), np.diff(lists.offsets))
+            product += float((lists.values * (z_own - z)).sum())
+        return 2.0 * product - stored, math.fsum(parts * parts * norms)
+
     def _certify_block(self, block: Block) -> npt.NDArray[np.float64]:
-        """Return the sums of a block for the certificate, and keep its new lists."""
+        """Return the sums of a block for the certificate, and keep its new lists.
+
+        The last one is that of costs times norms of the rows, for each loss that counts.
+        """
         room, lists, term = self._room_for(len(block.rows)), block.lists, self.term
         if term is None:
             stays = lists.values != 0.0
@@ -478,14 +536,21 @@ class ClassPasses:
             found = found.times(1.0 / term.scale)
             term.follow(lists, found)
         self._keep(block.parts, found)
-        return sums
+        sizes = block.facts.costs * np.sqrt(block.facts.squares)
+        if self._problem.loss.name == "weston_watkins":  # which adds up losses
+            ends = np.cumsum(np.concatenate([[0], found.values != 0.0]))[found.offsets]
+            sizes *= np.maximum(np.diff(ends), 1)
+        return np.append(sums, sizes.sum())
 
     def _room_for(self, n: int) -> int:
         """Return how many classes the lists of so many rows may have."""
         planned = n * (_LISTED + FOUND)
-        spare = max(0, self._plan.items["weights"] - sum(t.nbytes for t in self.by_class.tables))
-        free = max(0, self._plan.left) // 2
-        return planned + (spare + free) // (4 * _OF_LISTED)
+        return planned + (self._spare() + max(0, self._plan.left) // 2) // (4 * _OF_LISTED)
+
+    def _spare(self) -> int:
+        """Return the bytes that the plan has for weights and that they do not take."""
+        taken = sum(tables.nbytes for tables in self.by_class.tables)
+        return max(0, self._plan.items["weights"] - taken)
 
     @property
     def listed(self) -> int:
@@ -515,4 +580,5 @@ class ClassPasses:
                 )  # fmt: skip
             return outs, values
 
-        return WindowedWeights(counts, len(self._problem.costs), read, len(tables) == 1)
+        n, room = len(self._problem.costs), self._spare() // 2
+        return WindowedWeights(counts, n, read, len(tables) == 1, room)

@@ -121,7 +121,8 @@ def types_of(problems: Sequence[AnyProblem], value_type: str, summed: bool = Fal
     types["values"] = "none" if value_type == "ones" else f"{value_type}[1]"
     if problems[0].loss.name != "one_class":  # which takes rows with classes or targets
         types["y"] = "int32[1]" if problems[0].classify else "float64[1]"
-    return types | {"summed": summed, "joint": problems[0].loss.joint}
+    # Weights by class become float64 later, if ever.
+    return types | {"summed": summed, "joint": problems[0].loss.joint, "cell": "float32"}
 
 
 def types_of_dtype(dtype: str) -> Types:

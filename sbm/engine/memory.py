@@ -140,6 +140,8 @@ class Shape:
         Columns of W for each problem.
     listed : bool
         Whether rows have lists of variables instead of one each.
+    has_few : bool
+        Whether few variables of a row are not 0, so that a single part may have shorter lists.
     copies : int
         Number of arrays of the size of W, including those for screening and certificates.
     row_bytes : int
@@ -171,6 +173,7 @@ class Shape:
     n_weights: int
     outputs: Sequence[int] = (1,)
     listed: bool = False
+    has_few: bool = False
     copies: int = 2
     row_bytes: int = 0
     more_bytes: int = 0
@@ -404,9 +407,10 @@ def plan_training(
     limits = {min(n, max(shape.outputs)) for n in _ROW_VARIABLES} if shape.listed else {0}
     is_small = store.nnz * sum(shape.outputs) <= MOST_WHOLE * shape.ranks
     if shape.may_join and (is_small or shape.is_accelerated):
-        whole = _plan_whole(store, fixed, shape, max(limits), reserved)
-        if whole is not None:
-            return whole
+        for variables in sorted(limits, reverse=True)[: 2 if shape.has_few else 1]:
+            whole = _plan_whole(store, fixed, shape, variables, reserved)
+            if whole is not None:
+                return whole
     plans: list[tuple[int, RowSizes, list[Part]]] = []
     for variables in sorted(limits):  # the most that do not make blocks smaller
         sizes = RowSizes(shape, variables, store.value_type)

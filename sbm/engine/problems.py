@@ -430,9 +430,10 @@ def by_label(
     Returns
     -------
     ndarray, shape (n, n_labels), float64
-        A single column is returned unchanged.
+        A single array in this order, or of one column, is returned unchanged.
     """
-    if weights[0].shape[1] == 1 and len(weights) == 1:
+    is_sorted = weights[0].shape[1] == 1 or list(codes) == list(range(len(codes)))
+    if len(weights) == 1 and is_sorted:
         return weights[0]
     if in_place and len(weights) == 1:
         for part in np.array_split(weights[0], 1 + len(weights[0]) // 16384):

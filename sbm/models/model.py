@@ -407,7 +407,8 @@ class Model:
 
         def rows() -> Iterator[npt.NDArray[np.float64]]:
             for part in parts(len(used), outputs):
-                yield self.W[part][used[part]]
+                weights, mine = self.W[part], used[part]
+                yield weights if mine.all() else weights[mine]
 
         if isinstance(self.W, SparseWeights | WindowedWeights):
             W, counts = self.W, self.W.counts[used]

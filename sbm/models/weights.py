@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 _WINDOW = 1 << 18  # weights read from several files at a time
 _LEAST, _MOST = 1 << 18, 1 << 21  # nonzero weights in memory at a time; the latter take 24 MB
+_BYTES = 28  # most bytes of each while they are sorted
 
 
 class SparseWeights:
@@ -177,6 +178,8 @@ class WindowedWeights:
         feature after feature, given the column of each class, shape (n_outputs,), int32.
     is_sorted : bool
         Whether the columns of each feature are then ascending.
+    room : int
+        Bytes of memory for weights that are read: each reading looks at all of them.
     columns : ndarray, shape (n_outputs,), int32, or None
         The column of each class. Default: its code.
     scales : ndarray, shape (n_features,), float64, or None
@@ -187,6 +190,7 @@ class WindowedWeights:
     n_outputs: int
     read: Callable[[int, int, npt.NDArray[np.int32]], tuple[npt.NDArray[np.int32], Floats]]
     is_sorted: bool
+    room: int = 0
     columns: npt.NDArray[np.int32] | None = None
     scales: Floats | None = None
 
@@ -223,7 +227,8 @@ class WindowedWeights:
         if columns is None:
             columns = np.arange(self.n_outputs, dtype=np.int32)
         outs, values = self.read(first, end, columns)
-        of = np.repeat(np.arange(first, end), self.counts[first:end])
+        if not self.is_sorted or self.scales is not None:
+            of = np.repeat(np.arange(first, end, dtype=np.int32), self.counts[first:end])
         if not self.is_sorted:
             order = np.lexsort((outs, of))
             outs, values = outs[order], values[order]
@@ -234,7 +239,7 @@ class WindowedWeights:
     def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
         """Yield outputs and weights of all nonzeros, some features at a time."""
         ends = np.cumsum(self.counts)
-        size = min(max(self.n_nonzero // 16, _LEAST), _MOST)  # each window reads all weights
+        size = max(min(self.n_nonzero // 16, _MOST), _LEAST, self.room // _BYTES)
         first = 0
         while first < len(ends):
             before = int(ends[first - 1]) if first else 0

@@ -27,11 +27,12 @@ from sbm.rows import Rows
 from sbm.solver.problem import TOO_LARGE, MultiProblem, Spread
 
 __all__ = [
-    "BATCH", "HEAD", "LINE", "ByClass", "RowFacts", "Tables", "TablesFullError", "batch_bytes",
-    "divide", "least_bytes", "wake",
+    "BATCH", "LINE", "ByClass", "RowFacts", "Tables", "TablesFullError", "batch_bytes",
+    "dense_features", "divide", "least_bytes", "wake",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
@@ -40,8 +41,14 @@ Bools = npt.NDArray[np.bool_]
 # rows.
 BATCH, _FIRST = 64, 16
 _TOO_MANY, _FEW = 1.5, 1.2
-LINE = 64  # bytes of a line of a table, which has six weights
-HEAD = 1024  # most frequent features, whose weights are dense
+LINE = 64  # bytes of a line of a table, which has ten or six weights
+# About ten classes of a row have a variable. So if a feature is in more rows than the classes
+# divided by the first of these, a sixth of the classes has a weight of it: in a table, they would
+# take not much less than dense weights of all classes. By the second one, it is a hundredth.
+_FREQUENT, _RARE = 64, 1024
+# Bytes of float32 weights in tables with spare lines per nonzero of the rows: texts had up to
+# twelve weights that are not 0.
+_TABLES = 120
 # Nonzeros and classes of a batch, unless a single row has more.
 _NONZEROS, _CLASSES = 1 << 16, 1 << 15
 _SPARE = 0.25  # lines of tables that grow, per line in use, before they are squeezed
@@ -65,6 +72,31 @@ def divide(sizes: Sequence[float], owners: int) -> Int32s:
     return owner
 
 
+def dense_features(
+    counts: Ints, n_classes: int, processes: int, n_bytes: int, dtype: npt.DTypeLike
+) -> int:
+    """Return how many of the most frequent features have dense weights, which are faster.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (n_weights,), int64
+        Rows of each feature.
+    n_classes, processes : int
+        Number of all classes, and of the processes that they are divided among.
+    n_bytes : int
+        Most memory of the weights in a process.
+    dtype : dtype
+        Of a weight.
+    """
+    size = np.dtype(dtype).itemsize
+    each = size * -(-n_classes // processes)
+    if each * len(counts) <= n_bytes:
+        return len(counts)
+    spare = n_bytes - int(counts.sum()) * _TABLES * size // 4 // processes
+    frequent, used = (int((counts * k >= n_classes).sum()) for k in (_FREQUENT, _RARE))
+    return max(1, min(spare // each, used), min(n_bytes // 2 // each, frequent))
+
+
 def wake(lists: Lists) -> None:
     """Let all classes of the lists take part in visits."""
     listed = lists.outputs
@@ -78,10 +110,13 @@ class Tables:
     ----------
     classes : ndarray, int32
         Ascending.
-    n_classes, n_weights : int
-        Number of all classes, and of weights of each.
+    n_classes, n_weights, n_dense : int
+        Number of all classes, of weights of each, and of those of the most frequent features, which
+        are dense.
     n_bytes : int
         Most memory of the tables, which they take as they grow.
+    dtype : dtype
+        Of weights that are not dense: float32 or float64.
 
     Attributes
     ----------
@@ -89,19 +124,27 @@ class Tables:
         Number of each class here; -1 for those of others.
     """
 
-    def __init__(self, classes: Int32s, n_classes: int, n_weights: int, n_bytes: int) -> None:
+    def __init__(
+        self,
+        classes: Int32s,
+        n_classes: int,
+        n_weights: int,
+        n_dense: int,
+        n_bytes: int,
+        dtype: npt.DTypeLike,
+    ) -> None:
         self._kernels = load("sbm.solver.kernels.tables")
         self.classes = classes
         self.own = np.full(n_classes, -1, np.int32)
         self.own[classes] = np.arange(len(classes), dtype=np.int32)
         n = len(classes)
         self.begin, self.lines, self.used = (np.zeros(n, np.int64) for _ in range(3))
-        self.head = np.zeros((n, min(HEAD, n_weights)))
+        self.head = np.zeros((n, n_dense), dtype)
         self._most = max(_LEAST_SPARE, (n_bytes - self.head.nbytes) // LINE)
-        room = np.empty(8 * self._most + 8)  # the system gives memory when it is written
+        room = np.empty(8 * self._most + 8, np.uint64)  # the system gives memory when it is written
         first = -(room.ctypes.data // 8) % 8
-        self.cells = room[first : first + 8 * self._most]
-        self.tags = self.cells.view(np.uint64)
+        self.tags = room[first : first + 8 * self._most]
+        self.cells = self.tags.view(dtype)
         bits = max(1, (n_weights - 1).bit_length())
         factor = _GOLDEN >> (64 - bits) | 1
         self.top = np.array([0, 0, bits, factor, pow(factor, -1, 1 << bits), 0, 0])
@@ -154,9 +197,9 @@ class Tables:
         if is_full:
             self.top[5] = 1
         order = np.argsort(self.begin, kind="stable")
-        spare = np.empty(8 * int(self.lines.max(initial=0)))
+        spare = np.empty(8 * int(self.lines.max(initial=0)), np.uint64)
         tables = self.begin, self.lines, self.used, self.cells, self.tags, self.top
-        self._kernels.squeeze(order, *tables, spare, spare.view(np.uint64))
+        self._kernels.squeeze(order, *tables, spare.view(self.cells.dtype), spare)
         now = int(self.top[0])
         if is_full and (now == before or self._is_tight(now)):
             raise TablesFullError
@@ -237,6 +280,8 @@ class ByClass:
     problem : MultiProblem
     rank : ndarray, shape (n_weights,), int32
         Rank of each feature by number of rows, 0 for the most frequent one. That of the bias is 0.
+    n_dense : int
+        See `dense_features`.
     class_rows : sequence of float
         Rows of each class.
     comm : Comm
@@ -264,6 +309,7 @@ class ByClass:
         self,
         problem: MultiProblem,
         rank: Int32s,
+        n_dense: int,
         class_rows: Sequence[float],
         comm: Comm,
         owners: int,
@@ -278,17 +324,35 @@ class ByClass:
         self.process = divide(class_rows, comm.size)
         mine = np.flatnonzero(self.process == comm.rank).astype(np.int32)
         owner = divide([class_rows[c] for c in mine.tolist()], owners)
-        self.tables = [
-            Tables(mine[owner == k], n, len(rank), n_bytes // owners) for k in range(owners)
-        ]
-        self._owners = [_Owner(one, len(rank), n, longest) for one in self.tables]
+        self._classes, self._n_bytes = [mine[owner == k] for k in range(owners)], n_bytes // owners
+        self._longest = longest
+        self.set_type(n_dense, np.float32)
         self._batches = [_Batch(n, longest) for _ in range(2)]
         self._loss, self._new = np.zeros(n + 1), np.zeros(2 * n + 2)
+
+    def set_type(self, n_dense: int, dtype: npt.DTypeLike) -> None:
+        """Make weights of a dtype that are 0, of which those of some features are dense."""
+        n, (n_weights,) = len(self.problem.costs), self.rank.shape
+        self.tables, self._owners = [], []  # before others need memory
+        for classes in self._classes:
+            tables = Tables(classes, n, n_weights, n_dense, self._n_bytes, dtype)
+            self.tables.append(tables)
+            self._owners.append(_Owner(tables, n_weights, n, self._longest))
+
+    @property
+    def is_double(self) -> bool:
+        """Whether weights are float64."""
+        return bool(self.tables[0].cells.dtype == np.float64)
 
     @property
     def kind(self) -> int:
         """Number of the loss, as kernels take it."""
         return int(self.problem.loss.kind or 0)
+
+    def sort(self, rows: Rows) -> None:
+        """Sort the nonzeros of each row as the methods of this class take them, in place."""
+        keys = np.empty(int(rows.lengths.max(initial=0)), np.int32)
+        self.kernels.sort_nonzeros(*_nonzeros(rows), self.rank, keys)
 
     def facts(self, rows: Rows) -> RowFacts:
         """Return the facts of the rows of a block."""

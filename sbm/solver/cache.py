@@ -367,14 +367,7 @@ def _mixed(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
     return ranks
 
 
-def _none(score: Ranks, random: np.random.Generator, share: float) -> Ranks:
-    """Keep no rows: block minimization (BMD in the paper)."""
-    ranks = score.copy()
-    ranks[:] = float("-inf")
-    return ranks
-
-
 # Arguments: scores, random generator, and the share of the rows that fits in the cache.
 POLICIES: dict[str, Ranking] = {
-    "gradient": _gradient, "mixed": _mixed, "random": _random, "none": _none
+    "gradient": _gradient, "mixed": _mixed, "random": _random
 }  # fmt: skip

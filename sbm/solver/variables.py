@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sbm.alphas import Alphas, Dense, Lists
+from sbm.alphas import Alphas, Dense, Lists, join
 from sbm.compiled.calls import load
 from sbm.solver.block import Block
 
-__all__ = ["FEW", "MANY", "DenseSet", "ListPool"]
+__all__ = ["FEW", "MANY", "DenseSet", "ListPool", "admit_block"]
 
 FEW = 16  # as in kernels/multiclass.py
 MANY = 32  # number of classes above which visiting only a few of them pays off
@@ -307,6 +307,22 @@ class ListPool:
             raise ValueError("lists of variables are invalid or do not fit")
         self.fill(Lists(offsets, outputs, state["alpha"]))
         self.held[:] = state["held"]
+
+
+def admit_block(pool: DenseSet | ListPool, block: Block, alpha: Alphas) -> None:
+    """Register the variables of a block that come from elsewhere; see `ListPool.admit`.
+
+    Those for which the pool has no room become 0 in `alpha`, which may be stored then.
+    """
+    parts = []
+    for part, first, n_rows in block.slices():
+        own = alpha.part(first, n_rows)
+        pool.admit(part, own)
+        parts.append(own)
+    if isinstance(alpha, Lists):
+        kept = join(parts)
+        assert isinstance(kept, Lists)
+        alpha.set(kept.offsets, kept.outputs, kept.values)
 
 
 def _room_for(counts: npt.NDArray[np.int64]) -> Lists:

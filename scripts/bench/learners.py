@@ -29,7 +29,7 @@ class Learner:
 # Of Chang & Roth (2011), table 2: what keeps no rows, and what learns block by block.
 ONLINE = ("perceptron", "passive_aggressive", "arow", "pegasos")
 BLOCKWISE: dict[str, dict[str, Any]] = {
-    "bmd": {"policy": "none", "rounds": 10},
+    "bmd": {"cache_frac": 0.0, "rounds": 10},
     "sbm in 3": {"rounds": 3},
     "sbm": {"rounds": 10},
 }

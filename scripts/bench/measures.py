@@ -205,7 +205,7 @@ def stream(bench: Bench) -> None:
     """
     text, test = bench.text("text"), bench.text("text.t")
     streams: dict[str, dict[str, Any]] = {
-        "sbm stream": {}, "sbm stream, no cache": {"policy": "none", "rounds": 10},
+        "sbm stream": {}, "sbm stream, no cache": {"cache_frac": 0.0, "rounds": 10},
     }  # fmt: skip
     streams = {what: {"C": 0.1, "mem": "200MB", **some} for what, some in streams.items()}
     for options in streams.values():  # compiles
@@ -568,7 +568,7 @@ def ranks(bench: Bench) -> None:
 
 CHARTS: dict[str, dict[str, Any]] = {
     "C0.01": {"C": 0.01}, "C0.1": {"C": 0.1}, "C1": {"C": 1},
-    "no-cache": {"C": 0.1, "policy": "none", "cache_frac": 0},
+    "no-cache": {"C": 0.1, "cache_frac": 0},
 }  # fmt: skip
 
 

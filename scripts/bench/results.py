@@ -168,7 +168,8 @@ def _function(make: Callable[..., Any]) -> list[str]:
     while left:
         name = left.pop()
         if name in known and name not in found:
-            left += [n.id for n in ast.walk(known[name]) if isinstance(n, ast.Name)]
+            words = {n.id for n in ast.walk(known[name]) if isinstance(n, ast.Name)}
+            left += words - RESULTS.keys()  # a variable may be named like another result
             found[name] = _bare(known[name])
     return [found[name] for name in sorted(found)]
 

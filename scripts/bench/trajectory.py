@@ -34,7 +34,7 @@ class Method:
     def of(cls, name: str, config: str, parts: str = "blocks") -> "Method":
         """Read one of the paper's settings from ``configs/``."""
         given = tomllib.loads((CONFIGS / f"{config}.toml").read_text("utf-8"))
-        return cls(name, given["cache-frac"], given["policy"], parts)
+        return cls(name, given["cache-frac"], given.get("policy", "gradient"), parts)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Bench:
     def _ours(self, options: dict[str, Any], mark: float) -> Curve:
         """Train until the certified gap is below half of a mark."""
         rounds = ",".join(map(str, np.diff(SHOWN, prepend=0)))  # of passes that grow longer
-        plain = {"cache_frac": 0.0, "policy": "none", "rounds": rounds, "solver": "dual"}
+        plain = {"cache_frac": 0.0, "rounds": rounds, "solver": "dual"}
         some = {**options, **plain, "tol": mark / 2, "max_passes": self.args.max_passes}
         watch(self._store, self._model, {**some, "max_passes": 1}, {})  # compiles
         points = watch(self._store, self._model, some, self._looks)

@@ -57,7 +57,7 @@ class Trained:
         self, trainer: Trainer, method: Method, rate: float | None = None, seed: int = 0
     ) -> list[Point]:
         options = {**method.options, "rounds": self.args.rounds, "seed": seed}
-        if method.policy == "none":
+        if not method.cache_frac:
             options["max_passes"] = self.args.bmd_passes
         return trainer.train(method.name, self._blocks[method.name], rate=rate, **options)
 

@@ -18,8 +18,8 @@ DTYPES = ("float64", "float32")
 NEAR = 0.2  # points below the accuracy of the converged model
 METHODS: dict[str, dict[str, Any]] = {
     "SBM-1/2": {"cache_frac": 0.5, "policy": "gradient", "rounds": 10},
-    "BMD-in-10": {"cache_frac": 0.0, "policy": "none", "rounds": 10},
-    "BMD-in-1": {"cache_frac": 0.0, "policy": "none", "rounds": 1},
+    "BMD-in-10": {"cache_frac": 0.0, "rounds": 10},
+    "BMD-in-1": {"cache_frac": 0.0, "rounds": 1},
 }
 ONLINE = ("BM-Pegasos", "VW")
 TIGHT, LOOSE = ("SBM-1/2", "BMD-in-10"), ("BMD-in-1", *ONLINE)

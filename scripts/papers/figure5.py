@@ -25,7 +25,7 @@ CACHES = {"no cache": 0.0, "1/4 block": 0.25, "1/2 block": 0.5, "1 block": 1.0}
 
 def _options_of(cache: float) -> dict[str, Any]:
     """Settings for a cache of so many blocks."""
-    return {"cache_frac": cache / (1 + cache), "policy": "gradient" if cache else "none"}
+    return {"cache_frac": cache / (1 + cache)}
 
 
 def _train(args: Namespace, problem: Problem) -> dict[int, Curves]:

@@ -253,8 +253,8 @@ def table2(args: argparse.Namespace, report: Report) -> None:
     the learner reports them. Total: the process. Text is read and parsed behind learning, so the
     total is less than the sum.
 
-    solver: the name in the paper; here: the learner that stands for it. BMD is sbm stream --policy
-    none; MIRA is passive_aggressive (two labels: its binary form), CW its successor AROW,
+    solver: the name in the paper; here: the learner that stands for it. BMD is sbm stream
+    --cache-frac 0; MIRA is passive_aggressive (two labels: its binary form), CW its successor AROW,
     BM-Pegasos pegasos without blocks. C of passive_aggressive and arow: that of `learner_C` with
     the best progressive accuracy; lambda of pegasos: 1/(C n), C as of sbm.
 

@@ -70,8 +70,8 @@ class Trainer:
         store = self._folder / "warm.sbm"
         split_seconds(part, store, 2, self._dtype)
         accuracy = Examiner(store, part).accuracy
-        for policy in ("none", "gradient"):
-            some = {**self._options, "max_passes": 1, "policy": policy}
+        for share in (0.0, 0.5):
+            some = {**self._options, "max_passes": 1, "cache_frac": share}
             watch(store, self._model, some, {"accuracy": accuracy})
 
     def _split(self, blocks: int) -> float:

@@ -19,6 +19,7 @@ from sbm.inputs.columns.arrays import (
     array_of,
     floats_of,
     integers_of,
+    known_words,
     nothing,
     string,
     strings,
@@ -277,7 +278,7 @@ def _number_words(column: pa.Array, decimal: str) -> tuple[Floats, Any]:
 
     words = _trimmed(column.dictionary)
     numbers, is_one = parse_numbers(words, decimal)
-    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    is_null = pc.is_in(words, value_set=known_words(NULL_WORDS, words.type))
     is_wrong = ~(is_one | values_of(is_null))
     return _of_words(column, numbers, is_wrong if is_wrong.any() else None)
 
@@ -406,7 +407,7 @@ def find_flags(words: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which words are true or false, in any case."""
     import pyarrow.compute as pc
 
-    known = strings([_TRUE, _FALSE], words.type)
+    known = known_words((_TRUE, _FALSE), words.type)
     return values_of(pc.is_in(pc.ascii_lower(words), value_set=known))
 
 
@@ -508,7 +509,7 @@ def null_dates(column: Cells) -> npt.NDArray[np.bool_]:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     words = _trimmed(column.dictionary)
-    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    is_null = pc.is_in(words, value_set=known_words(NULL_WORDS, words.type))
     found: npt.NDArray[np.bool_] = np.append(values_of(is_null), True)
     return found[_codes(column)]
 
@@ -595,7 +596,7 @@ def _canonical(words: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    is_null = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    is_null = pc.is_in(words, value_set=known_words(NULL_WORDS, words.type))
     words = pc.if_else(is_null, string(MISSING, words.type), words)
     is_float = pc.match_substring_regex(words, r"^[+-]?\d*(\.\d*([eE][+-]?\d+)?|[eE][+-]?\d+)$")
     is_float = pc.and_(is_float, pc.match_substring_regex(words, PLAIN))

@@ -17,14 +17,14 @@ from sbm.inputs.columns.arrays import (
     array_of,
     floats_of,
     integers_of,
-    string,
-    strings,
+    known_words,
     values_of,
 )
 from sbm.inputs.columns.cells import (
     DATES,
     MONEY,
     NULL_WORDS,
+    PLAIN,
     find_flags,
     is_list,
     is_number,
@@ -191,8 +191,8 @@ def _of_words(name: str, column: pa.Array, decimal: str | None) -> Column:
         column = column.cast(pa.large_string())
     counted = pc.value_counts(pc.ascii_trim_whitespace(column.drop_null()))
     words, counts = counted.field("values"), integers_of(counted.field("counts"))
-    is_blank = values_of(pc.equal(words, string("", words.type)))
-    nulls = pc.is_in(words, value_set=strings(NULL_WORDS, words.type))
+    is_blank = values_of(pc.equal(words, known_words(("",), words.type)[0]))
+    nulls = pc.is_in(words, value_set=known_words(NULL_WORDS, words.type))
     nulls = values_of(nulls)
     n = len(column)
     if is_blank.all():
@@ -276,7 +276,8 @@ def _of_number_words(
         return None
     notes = []
     total = len(column)
-    for what, pattern in (
+    is_plain = used_decimal == "." and pc.all(pc.match_substring_regex(words, PLAIN)).as_py()
+    for what, pattern in () if is_plain else (
         ("a thousands separator", "\\d[ ,.'_\u2019\u00a0\u202f]\\d{3}"),
         ("a currency", MONEY),
         ("a percent sign", r"%\)?$"),

@@ -29,7 +29,7 @@ from sbm.inputs.columns.kinds import (
 )
 from sbm.inputs.columns.words import WordTable
 from sbm.names import Names
-from sbm.units import list_some, shorten
+from sbm.units import list_some, padding, shorten, width_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -379,5 +379,8 @@ class Columns:
         roles = [(self.label, "label"), (self.weight, "weight")]
         rows = [(name, kind, KINDS[kind]) for name, kind in roles if name is not None]
         rows += [(c.name, c.kind, c.seen) for c in self.columns]
-        width = min(30, max((len(name) for name, *_ in rows), default=0))
-        return (f"{shorten(name):<{width}}  {kind:<8}  {seen}" for name, kind, seen in rows)
+        width = min(30, max((width_of(name) for name, *_ in rows), default=0))
+        return (
+            f"{name}{padding(name, width)}  {kind:<8}  {seen}"
+            for name, kind, seen in ((shorten(name), *rest) for name, *rest in rows)
+        )

@@ -314,6 +314,4 @@ def check_settings(settings: Settings, options: StreamOptions) -> Settings:
         raise SettingsError(f"rounds is {settings.rounds}; a stream takes one number")
     rounds = ROUNDS if settings.rounds == "auto" else settings.rounds
     frac = BASE_FRAC if settings.cache_frac == "auto" else settings.cache_frac
-    if settings.policy == "none":
-        frac = 0.0
     return replace(settings, rounds=rounds, cache_frac=frac, solver="dual")

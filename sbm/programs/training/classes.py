@@ -103,7 +103,7 @@ class Classes(WholePasses):
 
     def certify(self, is_last: bool, is_best: bool) -> Certificate:
         """Certify the weights of the variables."""
-        self._certificate = self.passes.certify()
+        self._certificate = self.passes.certify(self.training.task.tol)
         return self._certificate
 
     def move(self, certificate: Certificate | None) -> bool:
@@ -128,7 +128,9 @@ class Classes(WholePasses):
         passes, term = self.passes, self.passes.term
         arrays: dict[str, npt.NDArray[np.generic]] = {}
         passes.store_lists()
-        record: dict[str, Any] = {"family": self.family, "batch": passes.by_class.batch}
+        weights = passes.by_class
+        record: dict[str, Any] = {"family": self.family, "batch": weights.batch}
+        record["is_double"] = weights.is_double
         if term is not None:
             arrays = {"term_centre": term.centre, "term_before": term.before}
             primal = term.primal if math.isfinite(term.primal) else None
@@ -140,6 +142,8 @@ class Classes(WholePasses):
         self.passes.look()
         method, term = record["method"], None
         self.passes.by_class.batch = method["batch"]
+        if method["is_double"]:
+            self.passes.be_precise()
         if "term" in method:
             scale, momentum, rounds, primal = method["term"]
             arrays = self.training.run.read_state()

@@ -95,9 +95,7 @@ def plan_of(
     """
     settings, store, shape = task.settings, task.store, shape_of(task)
     shape = replace(shape, copies=copies * shape.copies)
-    # Policy none means no cache, and Newton's method has none.
-    is_without = settings.policy == "none" or task.method == "newton"
-    cache_frac = 0.0 if is_without else settings.cache_frac
+    cache_frac = 0.0 if task.method == "newton" else settings.cache_frac
 
     def plan(mem: int) -> MemoryPlan:
         if task.method == "columns":
@@ -184,6 +182,7 @@ def shape_of(task: Task) -> Shape:
         n_weights=task.n_weights,
         outputs=[problem.n_outputs for problem in problems],
         listed=first.listed,
+        has_few=task.loss.has_few,
         copies=copies
         + (settings.warm_start is not None)
         + (ranks > 1)

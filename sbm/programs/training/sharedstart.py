@@ -21,6 +21,7 @@ from sbm.engine.memory import MemoryPlan
 from sbm.programs.training.warmstart import PreviousRun
 from sbm.solver.gap import Certificate
 from sbm.solver.problem import AnyProblem, MultiProblem
+from sbm.solver.variables import admit_block
 from sbm.store.blocks import BlockStore
 from sbm.store.run import Run
 
@@ -96,12 +97,12 @@ def _release(visit: Visit, learner: Learner, engine: Engine) -> None:
         if problem.bias > 0:
             solver.W[-1, k] += change * problem.bias
     places, outputs, kept = places[~is_own], alpha.outputs[~is_own], alpha.values[~is_own]
-    solver.dual_sum += float(kept.sum())
-    if problem.loss.squared:
-        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        solver.dual_sum -= float((kept * kept / weights[places]).sum()) / (4 * problem.cost_rest)
     ends = np.cumsum(np.bincount(places, minlength=len(rows)))
     alpha.set(np.concatenate([[0], ends]), outputs, kept)
-    for part, first, n_rows in visit.block.slices():
-        solver.working.alpha.admit(part, alpha.part(first, n_rows))
+    admit_block(solver.working.alpha, visit.block, alpha)
+    solver.dual_sum += float(alpha.values.sum())
+    if problem.loss.squared:
+        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+        each = alpha.values**2 / np.repeat(weights, alpha.counts)
+        solver.dual_sum -= float(each.sum()) / (4 * problem.cost_rest)
     engine.store_alpha(learner.number, visit.block, alpha)

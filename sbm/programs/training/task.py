@@ -47,9 +47,12 @@ _SHARE = 0.3  # most of the memory that such rows take
 # Arrays like W of a proximal term: Y, W before the last pass, and those of a moment. If they take
 # more of the memory than this share, there is no term. The same for W of the pass before a move.
 PROXIMAL_COPIES, _PROXIMAL_SHARE = 4, 0.05
-# Joint losses keep W by class if it would take this share of the memory otherwise, but not with too
-# few classes, with which side by side is faster, and with a large C over several blocks converges.
+# Joint losses keep W by class with many classes, with which it is faster if the rows fit in memory,
+# with so many bytes of it for each nonzero; and with fewer if W would take a share of the memory
+# otherwise. With few classes, W side by side is faster, and with a large C over several blocks it
+# converges.
 FEWEST_CLASSES, DENSE_COPIES, DENSE_SHARE = 50, 2, 0.5
+_MANY_CLASSES, _NONZERO = 200, 64
 
 
 def is_smooth(loss: Loss) -> bool:
@@ -143,7 +146,10 @@ class Task:
             return False
         if settings.validate is not None or settings.warm_start is not None:
             return False
-        return DENSE_COPIES * 8 * self.n_weights * n > DENSE_SHARE * settings.mem_bytes
+        mem = settings.mem_bytes
+        if n >= _MANY_CLASSES and _NONZERO * self.store.nnz <= mem:
+            return True
+        return DENSE_COPIES * 8 * self.n_weights * n > DENSE_SHARE * mem
 
     @property
     def dividing(self) -> Comm:

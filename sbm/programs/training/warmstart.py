@@ -29,6 +29,7 @@ from sbm.plain import dataclass
 from sbm.settings import Settings, option_name
 from sbm.solver.gap import MOST_DRIFT, SUPPORT, Certificate, ray
 from sbm.solver.problem import AnyProblem
+from sbm.solver.variables import admit_block
 from sbm.store.blocks import MANIFEST, BlockStore, kept_generations
 from sbm.store.manifest import origins
 from sbm.store.run import RECORD, Run, run_folder, runs_here
@@ -548,9 +549,7 @@ class PreviousRun:
             alpha = visit.own[learner.number].alpha
             learner.solver.problem.make_feasible(visit.rows, alpha)
             # None of its rows is cached yet.
-            for part, first, rows in visit.block.slices():
-                mine = alpha.part(first, rows)
-                learner.solver.working.alpha.admit(part, mine)
+            admit_block(learner.solver.working.alpha, visit.block, alpha)
             engine.store_alpha(learner.number, visit.block, alpha)
 
         within = 0.0 if self._has_expired else tol

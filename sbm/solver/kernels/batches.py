@@ -33,7 +33,8 @@ from sbm.solver.kernels.tables import add, dot, look_ahead
 
 __all__ = [
     "add_rows", "apply", "count_features", "decide", "gather", "list_rows", "mark_wanted",
-    "measure", "merge", "own_values", "solve", "sum_up", "visit",
+    "measure", "merge", "own_values", "solve", "sort_nonzeros",
+    "sum_up", "visit",
 ]  # fmt: skip
 
 _CRAMMER_SINGER = 1
@@ -47,6 +48,43 @@ def count_features(lengths, starts, indices, counts):
     for i in range(len(starts)):
         for p in range(starts[i], starts[i] + np.int64(lengths[i])):
             counts[np.uint32(indices[p])] += 1
+
+
+@njit(nogil=True, error_model="numpy")
+def sort_nonzeros(starts, lengths, indices, values, rank, keys):
+    """Sort the nonzeros of each row by the rank of their features, in place.
+
+    Then sums over a row do not depend on how many features are in the head of tables.
+
+    Parameters
+    ----------
+    keys : (longest row,) int32
+        Scratch.
+    """
+    for i in range(len(starts)):
+        begin, n = starts[i], np.int64(lengths[i])
+        is_sorted = True
+        for k in range(n):
+            keys[k] = rank[np.uint32(indices[begin + k])]
+            is_sorted &= k == 0 or keys[k - 1] <= keys[k]
+        gap = 0 if is_sorted else 1
+        while 0 < 3 * gap < n:
+            gap = 3 * gap + 1
+        while gap > 0:  # Shell's sort
+            for k in range(gap, n):
+                key, feature, to = keys[k], indices[begin + k], k
+                value = 1.0 if values is None else np.float64(values[begin + k])
+                while to >= gap and keys[to - gap] > key:
+                    keys[to] = keys[to - gap]
+                    indices[begin + to] = indices[begin + to - gap]
+                    if values is not None:
+                        values[begin + to] = values[begin + to - gap]
+                    to -= gap
+                keys[to] = key
+                indices[begin + to] = feature
+                if values is not None:
+                    values[begin + to] = value
+            gap //= 3
 
 
 @njit(nogil=True, error_model="numpy")
@@ -80,26 +118,20 @@ def list_rows(n, seed, skip, squares, costs, order, out):
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _take_row(i, starts, lengths, indices, values, rank, bias, width, ranks, parts, position):
-    """Write ranks and values of a row, those of the head first; return (mid, end)."""
+    """Write ranks and values of a row, sorted by rank; return (mid, end)."""
     begin, end = starts[i], starts[i] + np.int64(lengths[i])
-    mid = position
     if bias > 0.0:
         ranks[position] = rank[len(rank) - 1]
         parts[position] = bias
         position += 1
-    for p in range(begin, end):
-        r = rank[np.uint32(indices[p])]
-        if r < width:
-            ranks[position] = r
-            parts[position] = 1.0 if values is None else np.float64(values[p])
-            position += 1
     mid = position
     for p in range(begin, end):
         r = rank[np.uint32(indices[p])]
-        if r >= width:
-            ranks[position] = r
-            parts[position] = 1.0 if values is None else np.float64(values[p])
-            position += 1
+        ranks[position] = r
+        parts[position] = 1.0 if values is None else np.float64(values[p])
+        position += 1
+        if r < width:
+            mid = position
     return mid, position
 
 

@@ -21,10 +21,10 @@ from numba.extending import intrinsic
 
 __all__ = [
     "GOLDEN", "OUT", "add", "add_damped", "add_sums", "begin_round",
-    "chunk_size", "damped_square", "dot", "dot_within", "exp", "hinge_gap", "hinge_gap_within",
-    "is_settled", "is_solved", "list_awake", "log1p", "log_ratio", "mix", "permute", "prefetch",
-    "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer", "rounding", "sign_and_cost",
-    "step_in_box", "trailing_zeros", "weight_of",
+    "chunk_size", "damped_square", "dot", "dot_within", "equal_parts", "exp", "hinge_gap",
+    "hinge_gap_within", "is_settled", "is_solved", "list_awake", "log1p", "log_ratio", "mix",
+    "permute", "prefetch", "prefetch_ahead", "prefetch_coming", "prefetch_row", "rest_longer",
+    "rounding", "sign_and_cost", "step_in_box", "trailing_zeros", "weight_of",
 ]  # fmt: skip
 
 
@@ -243,6 +243,31 @@ def trailing_zeros(typing_context, word):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
     return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def equal_parts(typing_context, words, index, part):
+    """Return 16 bits: which parts, of 16 bits each, of four uint64 from words[index] on are equal.
+
+    These are a few instructions on vectors.
+    """
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        kind = ir.VectorType(ir.IntType(16), 16)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
+        parts = builder.load(address, align=8)
+        first = builder.insert_element(
+            ir.Constant(kind, ir.Undefined),
+            builder.trunc(arguments[2], ir.IntType(16)),
+            ir.IntType(32)(0),
+        )
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 16), [0] * 16)
+        wanted = builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), lanes)
+        bits = builder.bitcast(builder.icmp_unsigned("==", parts, wanted), ir.IntType(16))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.uint64(words, types.intp, types.uint64), generate
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -51,10 +51,10 @@ _COLUMNS = """
 _LOSS = "y:float64[1] weights:float64[1] kind:int64 positive:int64 cost:float64 other:float64"
 _CODED = "W:float64[2] base:float64[2]"
 _TABLES = """
-    begin:int64[1] lines:int64[1] used:int64[1] head:float64[2] cells:float64[1]
+    begin:int64[1] lines:int64[1] used:int64[1] head:{cell}[2] cells:{cell}[1]
     tags:uint64[1] top:int64[1]
 """
-_SIZES = "begin:int64[1] lines:int64[1] head:float64[2] cells:float64[1]"
+_SIZES = "begin:int64[1] lines:int64[1] head:{cell}[2] cells:{cell}[1]"
 _READ = f"{_SIZES} tags:uint64[1] top:int64[1]"
 _NONZEROS = "starts:int64[1] lengths:int32[1] indices:int32[1] values:{values}"
 _LISTS = "offsets:int64[1] listed:int32[1]"
@@ -192,8 +192,8 @@ TYPES = {
     "tables": {
         "lay_out": _TABLES,
         "squeeze": """
-            order:int64[1] begin:int64[1] lines:int64[1] used:int64[1] cells:float64[1]
-            tags:uint64[1] top:int64[1] spare:float64[1] spare_tags:uint64[1]
+            order:int64[1] begin:int64[1] lines:int64[1] used:int64[1] cells:{cell}[1]
+            tags:uint64[1] top:int64[1] spare:{cell}[1] spare_tags:uint64[1]
         """,
         "norms": f"{_SIZES} out:float64[1]",
         "count": f"{_READ} feature_of:int32[1] counts:int64[1]",
@@ -206,6 +206,7 @@ TYPES = {
         "count_features": """
             lengths:int32[1] starts:int64[1] indices:int32[1] counts:int64[1]
         """,
+        "sort_nonzeros": f"{_NONZEROS} rank:int32[1] keys:int32[1]",
         "measure": """
             starts:int64[1] lengths:int32[1] values:{values} y:int32[1] weight:float64[1]
             costs:float64[1] bias:float64 squares:float64[1] own_costs:float64[1]

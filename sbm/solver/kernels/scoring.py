@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from sbm.solver.kernels.classes import FAST
-from sbm.solver.kernels.tables import key_after, rank_of
+from sbm.solver.kernels.tables import cell, key_after, n_weights, rank_of
 
 __all__ = ["fill_tile", "prepare", "score"]
 
@@ -97,31 +97,40 @@ def fill_tile(
     ends[:] = 0
     for c in range(first, last):
         for r in range(head.shape[1]):
-            tile[r, c - first] = np.float32(head[c, r] * scale)
+            if r < n_dense:
+                tile[r, c - first] = np.float32(head[c, r] * scale)
+            else:
+                ends[r - n_dense + 1] += head[c, r] != 0.0
         for i in range(lines[c]):
             line = begin[c] + i
             after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
-            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
-                r = rank_of(tags, line, np.int64(k), after, top)
+            for k in range(n_weights(tags, line)):
+                r = rank_of(cells, tags, line, k, after, top)
                 if r >= n_dense:
                     ends[r - n_dense + 1] += 1
                 else:
-                    tile[r, c - first] = np.float32(cells[8 * line + k] * scale)
+                    tile[r, c - first] = np.float32(cells[cell(cells, line, k)] * scale)
     for r in range(1, len(ends)):
         ends[r] += ends[r - 1]
     needed = ends[len(ends) - 1]
     if needed > len(places):
         return needed
     for c in range(first, last):
+        for r in range(n_dense, head.shape[1]):
+            if head[c, r] != 0.0:
+                q = ends[r - n_dense]
+                places[q] = c - first
+                weights[q] = np.float32(head[c, r] * scale)
+                ends[r - n_dense] = q + 1
         for i in range(lines[c]):
             line = begin[c] + i
             after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
-            for k in range((tags[8 * line + 7] >> np.uint64(32)) & np.uint64(7)):
-                r = rank_of(tags, line, np.int64(k), after, top)
+            for k in range(n_weights(tags, line)):
+                r = rank_of(cells, tags, line, k, after, top)
                 if r >= n_dense:
                     q = ends[r - n_dense]
                     places[q] = c - first
-                    weights[q] = np.float32(cells[8 * line + k] * scale)
+                    weights[q] = np.float32(cells[cell(cells, line, k)] * scale)
                     ends[r - n_dense] = q + 1
     for r in range(len(ends) - 1, 0, -1):
         ends[r] = ends[r - 1]
