@@ -37,12 +37,13 @@ SMOKE = (
     "sbm report s.model -o page.html",
     "python -c 'import sbm, sbm.settings; assert sbm.Model.load(\"s.model\").ids.size'",
 )
-EXTRAS = ("arrow", "remote", "sklearn", "plot")  # tried with the lowest versions
+EXTRAS = ("arrow", "remote", "gzip", "sklearn", "plot")  # tried with the lowest versions
 SMOKE_OF_EXTRAS = (
     "sbm cat s.sbm -o rows.parquet --format parquet",
     "sbm train rows.parquet -o u.model --mem 400MB",
     "sbm report s.model -o page.html --png page.png",
     "python -c 'import fsspec.implementations.http'",
+    "python -c 'import isal.isal_zlib'",
     "python -c 'from sbm.sklearn import SBMClassifier as S; S().fit([[0.0], [1.0]], [0, 1])'",
 )
 

@@ -46,6 +46,7 @@ ONLY_IN = {
     "jinja2": r"sbm/programs/reporting/page",
     "pyarrow": r"sbm/inputs/(arrow|delimited|pages|records|tables|columns/\w+)",
     "fsspec|aiohttp": r"sbm/inputs/remote",
+    "isal": r"sbm/inputs/packed",
     "zstandard": r"sbm/(store/container|inputs/packed)",
     "pickle|marshal|shelve|dill": r"sbm/sklearn",
 }

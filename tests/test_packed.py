@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,36 @@ def test_frames_are_unpacked_in_bounded_pieces(ending: str) -> None:
         if data:
             with pytest.raises(errors()):
                 unpack("a" + ending, packed[: -dice.randrange(1, 9)])
+
+
+@pytest.mark.parametrize("library", ["zlib", "isal"])
+def test_libraries_of_gzip_agree(
+    library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[int] = []
+    if library == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+    else:
+        isal_zlib = pytest.importorskip("isal.isal_zlib")
+        begin = isal_zlib.decompressobj
+        monkeypatch.setattr(
+            isal_zlib, "decompressobj", lambda wbits: begun.append(wbits) or begin(wbits)
+        )
+    data = random.Random(3).randbytes(150_000)
+    parts = [data, b"\n" * (3 << 18), b"", data[::-1], b"0" * MOST]
+    packed = b"\0\0".join(gzip.compress(part, level) for level, part in enumerate(parts))
+    assert unpack("a.gz", packed + b"\0" * 9) == b"".join(parts)
+    assert len(begun) == (len(parts) if library == "isal" else 0)
+    path = tmp_path / "a.svm.gz"
+    whole = gzip.compress(text(40_000))
+    for at in (2, len(whole) // 2, -6, -1):  # method, content, checksum, length
+        damaged = bytearray(whole)
+        damaged[at] ^= 255
+        with pytest.raises(errors()):
+            unpack("a.gz", bytes(damaged))
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.svm\.gz"):
+            sbm.split(path, tmp_path / "s.sbm")
 
 
 def text(n: int) -> bytes:
