@@ -16,7 +16,7 @@ from sbm.errors import StoreError
 from sbm.plain import dataclass
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights"]
+__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights", "by_feature"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,15 @@ Floats = npt.NDArray[np.float64]
 _WINDOW = 1 << 18  # weights read from several files at a time
 _LEAST, _MOST = 1 << 18, 1 << 21  # nonzero weights in memory at a time; the latter take 24 MB
 _BYTES = 28  # most bytes of each while they are sorted
+
+
+def by_feature(
+    of: npt.NDArray[np.int32], outputs: npt.NDArray[np.int32], values: Floats
+) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return outputs and weights of nonzeros by feature, `of`, then by output."""
+    keys = of.astype(np.int64) << 32 | outputs
+    order = np.argsort(keys, kind="stable")  # merges what is sorted
+    return outputs[order], values[order]
 
 
 class SparseWeights:
@@ -230,8 +239,7 @@ class WindowedWeights:
         if not self.is_sorted or self.scales is not None:
             of = np.repeat(np.arange(first, end, dtype=np.int32), self.counts[first:end])
         if not self.is_sorted:
-            order = np.lexsort((outs, of))
-            outs, values = outs[order], values[order]
+            outs, values = by_feature(of, outs, values)
         if self.scales is not None:
             values = values / self.scales[of]
         return outs, values
@@ -240,12 +248,20 @@ class WindowedWeights:
         """Yield outputs and weights of all nonzeros, some features at a time."""
         ends = np.cumsum(self.counts)
         size = max(min(self.n_nonzero // 16, _MOST), _LEAST, self.room // _BYTES)
+        if self.n_nonzero <= size:
+            yield self._all
+            return
         first = 0
         while first < len(ends):
             before = int(ends[first - 1]) if first else 0
             end = max(first + 1, int(np.searchsorted(ends, before + size, side="right")))
             yield self._read(first, end)
             first = end
+
+    @cached_property
+    def _all(self) -> tuple[npt.NDArray[np.int32], Floats]:
+        """All weights; they are asked for several times while a model is written."""
+        return self._read(0, len(self.counts))
 
     def row(self, feature: int) -> Floats:
         """Return the weights of a feature, shape (n_outputs,)."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
-from sbm.models.weights import WindowedWeights
+from sbm.models.weights import WindowedWeights, by_feature
 
 __all__ = ["gathered"]
 
@@ -49,10 +49,10 @@ def gathered(comm: Comm, mine: WindowedWeights) -> Iterator[WindowedWeights | No
         for rank in range(1, comm.size):
             received += [(rank, counts[rank]), (rank, parts[rank][0]), (rank, parts[rank][1])]
         comm.exchange([], received)
-        of = np.concatenate([np.repeat(np.arange(end - first), some) for some in counts])
+        every = np.arange(end - first, dtype=np.int32)
+        of = np.concatenate([np.repeat(every, some) for some in counts])
         outs = columns[np.concatenate([part[0] for part in parts])]
-        order = np.lexsort((outs, of))
-        return outs[order], np.concatenate([part[1] for part in parts])[order]
+        return by_feature(of, outs, np.concatenate([part[1] for part in parts]))
 
     yield replace(mine, counts=total.astype(np.int64), read=read, is_sorted=True)
     comm.share(_END)
