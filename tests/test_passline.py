@@ -106,6 +106,19 @@ def test_move_and_clip_keep_weights_and_dual(loss):
         assert total == pytest.approx(whole, rel=1e-9)
 
 
+@pytest.mark.parametrize("loss", ALL)
+def test_sums_do_not_depend_on_pieces(monkeypatch, loss):
+    case = Line(loss, 0)
+    way = 3.0 * (case.alpha - case.before)
+    _, whole, far = case.sums(case.alpha, way)
+    patch(monkeypatch, "passline._PIECE", 7)
+    _, bend, reach = case.sums(case.alpha, way)
+    assert vars(bend) == pytest.approx(vars(whole), rel=1e-12)
+    assert reach.most == far.most
+    assert reach._length == pytest.approx(far._length, rel=1e-12)
+    assert reach._outside == pytest.approx(far._outside, rel=1e-12)
+
+
 def test_moves_outside_the_bounds_become_shorter():
     problem = Problem(LOSSES["hinge"], 1.0, 1.0, 1)
     for alpha, most in ((0.5, 1.0), (0.1, 2.0), (0.9, 0.25), (1.0, 0.0)):
@@ -153,8 +166,34 @@ def test_moves_halve_the_passes(hard, tmp_path, monkeypatch, loss):
     assert report["passes"] <= 0.6 * slow["passes"]
 
 
-def test_a_pass_cut_short_leaves_feasible_alphas(hard, tmp_path, monkeypatch):
+def test_every_pass_notes_the_curved_part_of_the_dual(hard, tmp_path, monkeypatch):
+    real, noted = PassLine.length, []
+
+    def told(self, dual_sum, bend, reach):
+        noted.append((self.left, bend.value))
+        return real(self, dual_sum, bend, reach)
+
+    monkeypatch.setattr(PassLine, "length", told)
+    how = {"loss": "squared_hinge", "C": 10.0, "solver": "dual", "max_passes": 6, "rounds": 1}
+    sbm.train(hard, tmp_path / "a.model", how)
+    assert {left > 0 for left, _ in noted} == {True, False}
+    assert all(value > 0 for _, value in noted)
+
+
+@pytest.mark.parametrize("staying", [None, 1])
+def test_a_pass_cut_short_leaves_feasible_alphas(hard, tmp_path, monkeypatch, staying):
+    """Also if a second model, that of a calibration, stays where it is."""
+    length, lines = PassLine.length, []
+
+    def stays(self, *arguments):
+        if self not in lines:
+            lines.append(self)
+        t = length(self, *arguments)
+        return 0.0 if lines.index(self) == staying else t
+
+    monkeypatch.setattr(PassLine, "length", stays)
     how = {"C": 10.0, "solver": "dual", "max_passes": 400, "rounds": 1}
+    how["calibrate"] = staying is not None
     path, clipped = tmp_path / "m.model", []
     real = PassLine.clip
 
@@ -174,6 +213,7 @@ def test_a_pass_cut_short_leaves_feasible_alphas(hard, tmp_path, monkeypatch):
     assert any(is_rest and n for is_rest, n in clipped)  # of blocks that the pass did not come to
     record = Run.read(tmp_path / "m.model.run")
     sizes = [sum(piece[-1] for piece in part) for part in record["shape"]["parts"]]
+    sizes *= 1 + how["calibrate"]
     run, kept = Run.reopen(tmp_path / "m.model.run", sizes)
     every = [kept["alpha"], *(run.load(part).values for part in range(len(sizes)))]
     assert all((alpha >= 0).all() and (alpha <= 10.0).all() for alpha in every)
