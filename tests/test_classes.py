@@ -159,8 +159,12 @@ def test_same_bytes_for_threads_and_ranks(monkeypatch, tmp_path, store, loss, C)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("ranks", "C"), [(1, 1), (2, 1), (1, 100), (2, 100)])
-def test_resume_gives_the_same_bytes(monkeypatch, tmp_path, store, ranks, C):
+@pytest.mark.parametrize(
+    ("ranks", "C", "far"),
+    [(1, 1, 3), (2, 1, 3), (1, 100, 3), (2, 100, 3), (1, 1, 1e9), (2, 100, 1e9)],
+)
+def test_resume_gives_the_same_bytes(monkeypatch, tmp_path, store, ranks, C, far):
+    monkeypatch.setattr(byclass, "_FAR", far)  # if large, weights become float64
     options = {"loss": "weston_watkins", "mem": "400MB", "max_passes": 300, "threads": 1, "C": C}
     if C > 1:
         patch(monkeypatch, "MOST_WHOLE", 10**9)
@@ -330,6 +334,16 @@ def test_weights_become_double_if_rounding_matters(monkeypatch, tmp_path, store,
     assert_same_optimum(ours, expected)
     for tol in (1e-3, 1e-5):  # certified by a bound of rounding, and by products
         assert_same_optimum(train(store, tmp_path / "c.model", **options, tol=tol), expected)
+
+
+def test_certified_weights_are_those_of_the_model(monkeypatch, tmp_path, store):
+    """They become float64 for the next pass, not before the model is written."""
+    made = set()
+    for far in (0.0, 1e9):
+        monkeypatch.setattr(byclass, "_FAR", far)
+        train(store, tmp_path / "m.model", loss="crammer_singer", max_passes=1)
+        made.add((tmp_path / "m.model").read_bytes())
+    assert len(made) == 1
 
 
 def test_full_tables_are_an_error():

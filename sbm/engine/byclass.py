@@ -179,6 +179,8 @@ class ClassPasses:
     ----------
     seconds : Seconds
     reader : BlockReader
+    is_double : bool
+        Whether the next visits need float64 weights.
     """
 
     def __init__(
@@ -212,6 +214,7 @@ class ClassPasses:
         self.term: ListedTerm | None = None
         self._n_weights = store.n_features + (problem.bias > 0)
         self._by_class: ByClass | None = None
+        self.is_double = False
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -313,10 +316,6 @@ class ClassPasses:
         n, n_bytes = len(self._problem.costs), self._plan.items["weights"]
         return dense_features(self._counts, n, self._comm.size, n_bytes, dtype)
 
-    def be_precise(self) -> None:
-        """Let weights be float64, and 0."""
-        self.by_class.set_type(self._n_dense(np.float64), np.float64)
-
     def begin(self) -> None:
         """Make the first lists: the classes with the nearest centroids."""
         sizes = np.maximum(np.array(self._store.label_counts, np.float64), 1.0)
@@ -330,13 +329,18 @@ class ClassPasses:
                 self._keep(block.parts, self.scoring.first_lists(block.rows, block.facts))
         self.by_class.clear()
 
-    def restore(self, term: ListedTerm | None) -> None:
+    def restore(self, term: ListedTerm | None, is_double: bool) -> None:
         """Read the lists of a checkpoint with its proximal term, and compute the weights."""
-        self.by_class.clear()
         if term is not None and self._plan.is_whole:
             self.term = term
             self._lists = self._load(range(len(self._plan.parts))).times(1.0 / term.scale)
+        self._set_type(is_double)
         self.rebuild()
+
+    def _set_type(self, is_double: bool) -> None:
+        """Make weights that are 0."""
+        dtype = np.float64 if is_double else np.float32
+        self.by_class.set_type(self._n_dense(dtype), dtype)
 
     def rebuild(self, of: Callable[[Lists], Lists] | None = None) -> None:
         """Compute the weights again, which removes rounding and what became 0.
@@ -393,6 +397,9 @@ class ClassPasses:
             Called between rounds; ends the pass if true.
         """
         totals = Totals()
+        if self.is_double != self.by_class.is_double:  # not before: others were certified
+            self._set_type(self.is_double)
+            self.rebuild()
         if self.term is not None:
             self.term.begin_pass(primal)
         for block in self._blocks(f"pass {number}", self._order(number)):
@@ -493,9 +500,7 @@ class ClassPasses:
         gap = max(0.0, primal - dual) + rounding
         # Visits cannot make the gap smaller than about this.
         noise = _UNIT * largest * self.scoring.largest
-        if not self.by_class.is_double and _FAR * noise > tol * primal:
-            self.be_precise()
-            self.rebuild()
+        self.is_double |= _FAR * noise > tol * primal
         return Certificate(
             primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
         )

@@ -128,9 +128,8 @@ class Classes(WholePasses):
         passes, term = self.passes, self.passes.term
         arrays: dict[str, npt.NDArray[np.generic]] = {}
         passes.store_lists()
-        weights = passes.by_class
-        record: dict[str, Any] = {"family": self.family, "batch": weights.batch}
-        record["is_double"] = weights.is_double
+        record: dict[str, Any] = {"family": self.family, "batch": passes.by_class.batch}
+        record["is_double"] = passes.by_class.is_double, passes.is_double
         if term is not None:
             arrays = {"term_centre": term.centre, "term_before": term.before}
             primal = term.primal if math.isfinite(term.primal) else None
@@ -142,8 +141,7 @@ class Classes(WholePasses):
         self.passes.look()
         method, term = record["method"], None
         self.passes.by_class.batch = method["batch"]
-        if method["is_double"]:
-            self.passes.be_precise()
+        is_double, self.passes.is_double = method["is_double"]
         if "term" in method:
             scale, momentum, rounds, primal = method["term"]
             arrays = self.training.run.read_state()
@@ -151,5 +149,5 @@ class Classes(WholePasses):
                 scale, arrays["term_centre"].copy(), arrays["term_before"].copy(), momentum, rounds,
                 math.inf if primal is None else primal,
             )  # fmt: skip
-        self.passes.restore(term)
+        self.passes.restore(term, is_double)
         self._certificate = self.training.state.certificate
