@@ -360,6 +360,19 @@ def test_classes_are_divided_evenly():
     assert divide([1, 2], 1).tolist() == [0, 0]
 
 
+def test_dense_weights_of_uneven_owners_fit_in_memory():
+    """The owner of a large class has few others, so the other one has more than its share."""
+    K, features, n_bytes = 1000, 500, 2_000_000
+    weights = ByClass(
+        MultiProblem(BY_NAME["crammer_singer"], np.ones(K), 0.0),
+        np.arange(features, dtype=np.int32), np.full(features, 900), [2000] + [1] * (K - 1),
+        SerialComm(), 2, map, n_bytes, 12,
+    )  # fmt: skip
+    sizes = [len(tables.classes) for tables in weights.tables]
+    assert max(sizes) > 1.1 * K / 2
+    assert all(tables.head.nbytes <= n_bytes // 2 for tables in weights.tables)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_dual_value_never_falls(loss):
     """Even if all rows of a batch share their classes."""
@@ -367,8 +380,8 @@ def test_dual_value_never_falls(loss):
     some = rows_of(X, y)
     costs = np.full(int(some.y.max()) + 1, 2.0)
     weights = ByClass(
-        MultiProblem(BY_NAME[loss], costs, 2.0), np.arange(12, dtype=np.int32), 12,
-        np.bincount(some.y).tolist(), SerialComm(), 1, map, 1 << 20, 12,
+        MultiProblem(BY_NAME[loss], costs, 2.0), np.arange(12, dtype=np.int32),
+        np.ones(12, np.int64), np.bincount(some.y).tolist(), SerialComm(), 1, map, 1 << 20, 12,
     )  # fmt: skip
     facts, scoring = weights.facts(some), Scoring(weights)
     weights.add_rows(some, no_lists(len(some)), np.ones(len(costs)))

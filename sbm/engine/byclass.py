@@ -31,7 +31,6 @@ from sbm.solver.byclass import (
     RowFacts,
     TablesFullError,
     batch_bytes,
-    dense_features,
     least_bytes,
     wake,
 )
@@ -306,15 +305,10 @@ class ClassPasses:
         spread = self._team.map if self._threads > 1 else map
         class_rows = [float(n) for n in self._store.label_counts]
         self._by_class = ByClass(
-            self._problem, rank, self._n_dense(np.float32), class_rows, self._comm, self._threads,
-            spread, self._plan.items["weights"], self._longest,
+            self._problem, rank, counts, class_rows, self._comm, self._threads, spread,
+            self._plan.items["weights"], self._longest,
         )  # fmt: skip
         self.scoring = Scoring(self.by_class)
-
-    def _n_dense(self, dtype: npt.DTypeLike) -> int:
-        """Return how many features have dense weights."""
-        n, n_bytes = len(self._problem.costs), self._plan.items["weights"]
-        return dense_features(self._counts, n, self._comm.size, n_bytes, dtype)
 
     def begin(self) -> None:
         """Make the first lists: the classes with the nearest centroids."""
@@ -339,8 +333,7 @@ class ClassPasses:
 
     def _set_type(self, is_double: bool) -> None:
         """Make weights that are 0."""
-        dtype = np.float64 if is_double else np.float32
-        self.by_class.set_type(self._n_dense(dtype), dtype)
+        self.by_class.set_type(np.float64 if is_double else np.float32)
 
     def rebuild(self, of: Callable[[Lists], Lists] | None = None) -> None:
         """Compute the weights again, which removes rounding and what became 0.
@@ -481,13 +474,14 @@ class ClassPasses:
         term = self.term
         if term is not None:  # the weights of the variables alone
             self.rebuild(lambda lists: lists.times(term.scale))
-            size_of_dual, error = self._size(tol, lambda lists: lists.times(term.scale))
-            self.rebuild()
-        else:
-            self.rebuild()
-            size_of_dual, error = self._size(tol, lambda lists: lists)
+            norms = self.by_class.norms()
+            size_of_dual, error = self._size(tol, norms, lambda lists: lists.times(term.scale))
+        self.rebuild()
+        norms = self.scoring.begin()
+        if term is None:
+            size_of_dual, error = self._size(tol, norms, lambda lists: lists)
         with self.seconds.measure("certify"):
-            size, sums = math.fsum(self.scoring.begin()), []
+            size, sums = math.fsum(norms), []
             for block in self._blocks("certify"):
                 sums.append(self._certify_block(block))
         loss, betas, support, free, missing, rounding, largest = (
@@ -505,7 +499,9 @@ class ClassPasses:
             primal, dual, gap, relative(gap, primal, dual), 0.0, int(support), int(free)
         )
 
-    def _size(self, tol: float, of: Callable[[Lists], Lists]) -> tuple[float, float]:
+    def _size(
+        self, tol: float, norms: npt.NDArray[np.float64], of: Callable[[Lists], Lists]
+    ) -> tuple[float, float]:
         """Return |W|² of the weights that follow from variables, and its error.
 
         The weights in memory, W + E, are these after `rebuild`, rounded at each of the sums that
@@ -513,8 +509,7 @@ class ClassPasses:
         |W + E|² may matter, it is 2 W·(W + E) - |W + E|² = |W|² - |E|², where W·(W + E) follows
         from the decision values of the rows: it takes as many products as a round.
         """
-        norms, product = self.by_class.norms(), 0.0
-        stored = math.fsum(norms)
+        stored, product = math.fsum(norms), 0.0
         parts = (EPSILON if self.by_class.is_double else _UNIT) * self._n_sums
         error = 2.0 * math.fsum(parts * norms)
         if error <= _SMALL * tol * stored:

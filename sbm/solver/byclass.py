@@ -28,7 +28,7 @@ from sbm.solver.problem import TOO_LARGE, MultiProblem, Spread
 
 __all__ = [
     "BATCH", "LINE", "ByClass", "RowFacts", "Tables", "TablesFullError", "batch_bytes",
-    "dense_features", "divide", "least_bytes", "wake",
+    "divide", "least_bytes", "wake",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -72,8 +72,8 @@ def divide(sizes: Sequence[float], owners: int) -> Int32s:
     return owner
 
 
-def dense_features(
-    counts: Ints, n_classes: int, processes: int, n_bytes: int, dtype: npt.DTypeLike
+def _dense_features(
+    counts: Ints, n_classes: int, own: int, n_bytes: int, dtype: npt.DTypeLike
 ) -> int:
     """Return how many of the most frequent features have dense weights, which are faster.
 
@@ -81,18 +81,18 @@ def dense_features(
     ----------
     counts : ndarray, shape (n_weights,), int64
         Rows of each feature.
-    n_classes, processes : int
-        Number of all classes, and of the processes that they are divided among.
+    n_classes, own : int
+        Number of all classes, and most of an owner.
     n_bytes : int
-        Most memory of the weights in a process.
+        Most memory of the weights of an owner.
     dtype : dtype
         Of a weight.
     """
     size = np.dtype(dtype).itemsize
-    each = size * -(-n_classes // processes)
+    each = size * own
     if each * len(counts) <= n_bytes:
         return len(counts)
-    spare = n_bytes - int(counts.sum()) * _TABLES * size // 4 // processes
+    spare = n_bytes - int(counts.sum()) * _TABLES * size // 4 * own // n_classes
     frequent, used = (int((counts * k >= n_classes).sum()) for k in (_FREQUENT, _RARE))
     return max(1, min(spare // each, used), min(n_bytes // 2 // each, frequent))
 
@@ -280,8 +280,8 @@ class ByClass:
     problem : MultiProblem
     rank : ndarray, shape (n_weights,), int32
         Rank of each feature by number of rows, 0 for the most frequent one. That of the bias is 0.
-    n_dense : int
-        See `dense_features`.
+    counts : ndarray, shape (n_weights,), int64
+        Rows of each feature.
     class_rows : sequence of float
         Rows of each class.
     comm : Comm
@@ -309,7 +309,7 @@ class ByClass:
         self,
         problem: MultiProblem,
         rank: Int32s,
-        n_dense: int,
+        counts: Ints,
         class_rows: Sequence[float],
         comm: Comm,
         owners: int,
@@ -325,14 +325,16 @@ class ByClass:
         mine = np.flatnonzero(self.process == comm.rank).astype(np.int32)
         owner = divide([class_rows[c] for c in mine.tolist()], owners)
         self._classes, self._n_bytes = [mine[owner == k] for k in range(owners)], n_bytes // owners
-        self._longest = longest
-        self.set_type(n_dense, np.float32)
+        self._counts, self._longest = counts, longest
+        self.set_type(np.float32)
         self._batches = [_Batch(n, longest) for _ in range(2)]
         self._loss, self._new = np.zeros(n + 1), np.zeros(2 * n + 2)
 
-    def set_type(self, n_dense: int, dtype: npt.DTypeLike) -> None:
-        """Make weights of a dtype that are 0, of which those of some features are dense."""
-        n, (n_weights,) = len(self.problem.costs), self.rank.shape
+    def set_type(self, dtype: npt.DTypeLike) -> None:
+        """Make weights of a dtype that are 0."""
+        n, n_weights = len(self.problem.costs), len(self.rank)
+        own = max(1, *map(len, self._classes))
+        n_dense = _dense_features(self._counts, n, own, self._n_bytes, dtype)
         self.tables, self._owners = [], []  # before others need memory
         for classes in self._classes:
             tables = Tables(classes, n, n_weights, n_dense, self._n_bytes, dtype)
