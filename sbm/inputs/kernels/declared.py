@@ -38,6 +38,9 @@ TYPES = {
             firsts:float64[1] lengths:int32[1] ids:int64[1] values:float64[1] precision:int64
             others:uint8[1] other_ends:int64[1] next_other:int64 out:uint8[1]
         """,
+        "write_words": """
+            codes:int32[2] letters:uint8[1] ends:int64[1] between:int64 out:uint8[1]
+        """,
     },
     "cells": {
         "find_cells": """

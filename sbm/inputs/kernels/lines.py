@@ -9,7 +9,7 @@ from numba import njit
 
 from sbm.inputs.kernels.numbers import TEN, as_float
 
-__all__ = ["write_lines"]
+__all__ = ["write_lines", "write_words"]
 
 _HALVES = 134217729.0  # 2^27 + 1: splits a float64 into two of 26 bits (Dekker 1971)
 
@@ -141,4 +141,35 @@ def write_lines(firsts, lengths, ids, values, precision, others, other_ends, nex
         first += lengths[i]
         out[p] = 10
         p += 1
+    return p
+
+
+@njit(nogil=True, error_model="numpy")
+def write_words(codes, letters, ends, between, out):
+    """Write a line for each row of a matrix of codes: the words that they stand for.
+
+    Parameters
+    ----------
+    codes : (n_rows, n_words) int32
+    letters, ends : (n_bytes,) uint8, (n_distinct,) int64
+        Words, one after the other, and where they end.
+    between : int
+        Byte between the words of a line.
+    out : uint8, filled in place
+
+    Returns
+    -------
+    int
+        Bytes written.
+    """
+    p, n_words = 0, codes.shape[1]
+    for i in range(len(codes)):
+        for j in range(n_words):
+            code = codes[i, j]
+            for k in range(ends[code - 1] if code else 0, ends[code]):
+                out[p] = letters[k]
+                p += 1
+            out[p] = between
+            p += 1
+        out[p - 1] = 10
     return p

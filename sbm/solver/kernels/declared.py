@@ -188,6 +188,11 @@ TYPES = {
             out:float64[2]
         """,
         "best": "scores:float64[2] out:int32[2]",
+        "judge": """
+            y:float64[1] z:float64[1] negative:float64 positive:float64 threshold:float64
+            counts:int64[2] known:float64[1] truth:bool[1]
+        """,
+        "count_buckets": "z:float64[1] truth:bool[1] histogram:int64[2]",
     },
     "tables": {
         "lay_out": _TABLES,
