@@ -149,11 +149,6 @@ class IdTable:
         n_unknown = kernels.look_up(keys, self._direct, codes, unknown)
         return unknown[:n_unknown].copy()
 
-    @property
-    def direct(self) -> npt.NDArray[np.int32]:
-        """Codes plus 1 of small keys, 0 for unknown ones; may be read as by `look_up`."""
-        return self._direct
-
     def _grow(self, key: int) -> None:
         """Make room for the key at which the kernel stopped."""
         if self._n >= 2**31 - 1:
