@@ -167,7 +167,7 @@ def command(folder: Path, fault: str, *words: str) -> None:
 
     A fault is a JSON list ``[rank, function, when, count, signal]``: process `rank` sends itself
     the signal before or after its `count`-th call of the function; null means no fault. The rank
-    touches ``RANK.there`` at that call, and writes its peak memory to ``RANK.peak``.
+    touches ``RANK.there`` at that call.
     """
     from inside import Dual, Engine, Model, Run, StatusFile
     from inside import module_main as run
@@ -183,11 +183,7 @@ def command(folder: Path, fault: str, *words: str) -> None:
 
         _meet(owners[owner], method, chosen[2], chosen[3], fall)
     sys.argv[1:] = words
-    try:
-        run()
-    finally:
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        (folder / f"{rank}.peak").write_text(str(peak))
+    run()
 
 
 def _meet(owner: Any, method: str, when: str, count: int, what: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -376,8 +377,20 @@ def test_each_process_keeps_to_its_memory(tmp_path, model, monkeypatch):
     sbm.split([tmp_path / "big.svm"], tmp_path / "big.sbm", block_size="10MB", dtype="float64")
     mem = 170_000_000
     assert sbm.info(tmp_path / "big.sbm")["memory_bytes"] > mem
-    words = ("--mem", mem, "--max-passes", 2, "--checkpoint-every", 0)
-    with begin(2, tmp_path / "big.sbm", model, None, *words) as process:
-        done = end(process, tmp_path / "big.sbm")
+    words = ("--mem", mem, "--max-passes", 2, "--checkpoint-every", 0, "--parts", "blocks")
+    done = launch(2, "train", tmp_path / "big.sbm", "-o", model, "--json", *words)
     assert done.returncode == 3, done.stderr
-    assert max(int((tmp_path / f"{rank}.peak").read_text()) for rank in range(2)) <= mem
+    assert json.loads(done.stdout)["peak_rss_bytes"] <= mem
+
+
+@needs_mpi
+def test_plan_needs_the_memory_that_training_needs(store, model):
+    plan, training = ["plan", store, "--launch", 2], ["train", store, "-o", model]
+    errors = []
+    for done in (
+        finished([sys.executable, "-m", "sbm", *plan, "--mem", "60MB"], env=environment()),
+        launch(2, *training, "--mem", "60MB"),
+    ):
+        assert done.returncode == 1
+        errors.append(re.findall(r"use at least --mem (\d+)MB", done.stderr))
+    assert errors[0][0] == errors[1][0]

@@ -20,7 +20,7 @@ from sbm.plain import dataclass
 from sbm.units import format_size
 
 __all__ = [
-    "INTERPRETER", "Limit", "interpreter_bytes", "peak_bytes", "resident_bytes",
+    "INTERPRETER", "MPI", "Limit", "interpreter_bytes", "peak_bytes", "resident_bytes",
     "return_freed_memory", "smaller", "system_limit", "usable_threads", "within_limit",
 ]  # fmt: skip
 

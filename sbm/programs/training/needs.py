@@ -10,8 +10,8 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from sbm.distributed.comm import SLICE
-from sbm.engine.machine import system_limit, usable_threads, within_limit
+from sbm.distributed.comm import SLICE, Replicas
+from sbm.engine.machine import MPI, system_limit, usable_threads, within_limit
 from sbm.engine.memory import AUTO_BLOCKS, SLACK, MemoryPlan, Shape, plan_training, row_place_bytes
 from sbm.engine.pace import LARGE_SAMPLE
 from sbm.engine.progress import Progress
@@ -197,7 +197,8 @@ def shape_of(task: Task) -> Shape:
         + 2 * store.names_bytes
         + (0 if store.memory is None else store.memory.reader_bytes)
         + share.collected_bytes(task.n_weights)
-        + task.judge_bytes,
+        + task.judge_bytes
+        + MPI * isinstance(share.comm, Replicas),  # not loaded here
         ranks=ranks,
         by_block=share.by_block,
         hessian_bytes=_bytes_of_matrices(task),
