@@ -35,8 +35,9 @@ _BOX = 2.0
 _LEAST_CURVATURE = 1e-12
 _SHORT = 0.75  # share of the rows up to which a Newton step leaves the others out of its columns
 _INNER = 0.1  # share of the violations that a Newton step leaves
-_SWEEPS = 10  # over all columns, in a Newton step
+_SWEEPS = 5  # over all columns, before conjugate gradients
 _MOST_FLAT = 3
+_ALTERNATIONS = 4  # of sweeps and conjugate gradients, in a Newton step
 _CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough; more after they paid
 _MOST_PATIENCE = 2  # Newton steps without, if they did not pay; they pay late, near the optimum
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
@@ -483,6 +484,7 @@ class _Newton:
             self._box[:] = math.inf
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
+        self._usual = 0.0  # that, for each nonzero
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
         self._most = _CONJUGATE
         self._missed = 0  # nonzeros visited by sweeps that were not enough
@@ -556,27 +558,51 @@ class _Newton:
     def _minimise(self, tol: float) -> None:
         """Minimise the quadratic model over the near columns.
 
-        Columns that made most of the decrease are visited again before the next sweep, for about
-        the same number of nonzeros.
+        Sweeps alternate with conjugate gradients for as long as these pay.
         """
-        m = n = len(self._near)
         self._d[:] = 0.0
         self.gains[:] = 0.0
         if self._matrix_pays():
             self._solve(_FURTHER * tol)
             return
-        active, few = self._active, self._few
         self._model[::2] = 0.0
-        limit, sweeps, start = math.inf, 0, self._work.nonzeros
-        while sweeps < _SWEEPS and not self._is_over():
+        for _ in range(_ALTERNATIONS):
+            start = self._work.nonzeros
+            if self._is_swept(tol):
+                return
+            self._missed += self._work.nonzeros - start
+            if self._matrix_pays():
+                self._solve(_FURTHER * tol)
+                return
+            if self._wait > 0:
+                self._wait -= 1
+                return
+            begun = self._work.nonzeros
+            if self._conjugate() < self._usual * (self._work.nonzeros - begun):
+                self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
+                return
+            self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
+
+    def _is_swept(self, tol: float) -> bool:
+        """Sweep over the near columns; return whether that is enough, or the time is up.
+
+        Columns that made most of the decrease are visited again before the next sweep, for about
+        the same number of nonzeros.
+        """
+        m = n = len(self._near)
+        active, few = self._active, self._few
+        active[:n] = self._near
+        limit = math.inf
+        for _ in range(_SWEEPS):
+            if self._is_over():
+                return True
             was_full = m == n
             begun, self._gained = self._work.nonzeros, 0.0
             m, violation, worst, visited = self._sweep(active, m, limit)
-            sweeps += 1
             limit = worst
             if violation <= tol:
                 if was_full:
-                    return
+                    return True
                 active[:n] = self._near  # visit also those that were dropped
                 m, limit = n, math.inf
                 continue
@@ -593,21 +619,8 @@ class _Newton:
                 again, short = again + nonzeros, short + 1
                 if self._sums[2] < least:
                     break
-        if sweeps < _SWEEPS:  # the time is up
-            return
-        self._missed += self._work.nonzeros - start
-        if self._matrix_pays():
-            self._solve(_FURTHER * tol)
-            return
-        if self._wait > 0:
-            self._wait -= 1
-            return
-        usual = self._gained / max(1, self._work.nonzeros - begun)
-        begun = self._work.nonzeros
-        if self._conjugate() < usual * (self._work.nonzeros - begun):
-            self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
-        else:
-            self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
+        self._usual = self._gained / max(1, self._work.nonzeros - begun)
+        return False
 
     def _matrix_pays(self) -> bool:
         """Return whether X'HX of the near columns costs no more than the sweeps that missed."""
