@@ -38,7 +38,7 @@ _INNER = 0.1  # share of the violations that a Newton step leaves
 _SWEEPS = 5  # over all columns, before conjugate gradients
 _MOST_FLAT = 3
 _ALTERNATIONS = 4  # of sweeps and conjugate gradients, in a Newton step
-_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough; more after they paid
+_CONJUGATE = 15  # steps of conjugate gradients; twice as many after they paid, half if they did not
 _MOST_PATIENCE = 2  # Newton steps without, if they did not pay; they pay late, near the optimum
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
@@ -580,6 +580,7 @@ class _Newton:
             begun = self._work.nonzeros
             if self._conjugate() < self._usual * (self._work.nonzeros - begun):
                 self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
+                self._most = max(_CONJUGATE, self._most // 2)
                 return
             self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
 
