@@ -93,7 +93,7 @@ from sbm.inputs.formats import convert_inputs, format_of, open_inputs
 from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.inputs.libsvm import REASONS as LIBSVM_REASONS
 from sbm.inputs.libsvm import parse_text
-from sbm.inputs.lines import number_lines
+from sbm.inputs.lines import number_lines, word_lines
 from sbm.inputs.live import TAIL, LiveFile, Patience, SourceProgress, is_pipe
 from sbm.inputs.matrices import Batch, read_rows
 from sbm.inputs.nametable import NameTable
@@ -665,6 +665,7 @@ __all__ = [
     "width_of",
     "window_of",
     "within_limit",
+    "word_lines",
     "world",
     "write_confusion",
     "write_manifest",

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from helpers import store_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import BlockStore, cli, main, number_lines, patch
+from inside import BlockStore, cli, main, number_lines, patch, word_lines
 from slow_parser import slow_parse
 
 import sbm
@@ -71,6 +71,16 @@ def test_numbers_are_written_as_python_writes_them(rows):
     ]
     assert text.decode().split() == expected
     assert text.count(b"\n") == len(rows)
+
+
+@given(
+    st.lists(st.text("aé 0", max_size=5), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=9),
+)
+def test_words_are_written_as_python_joins_them(words, rows):
+    codes = np.array(rows, np.int32).reshape(-1, 2) % len(words)
+    expected = "".join(f"{words[a]}\t{words[b]}\n" for a, b in codes.tolist())
+    assert bytes(word_lines(codes, words, "\t")).decode() == expected
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))

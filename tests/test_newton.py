@@ -241,6 +241,9 @@ def test_auto_compares_expected_work() -> None:
     # Visits are of 32 classes at a time, however many there are.
     many = {"rows": 3_000, "nnz": 60_000, "weights": 20, "problems": 3_000, "together": 32}
     assert not Work(**many, sample=2_100, near=3_000).newton_pays(1, 1_600_000, done=3)
+    joint = Work(30_000, 900_000, 20_000, 100, 0, together=100, products=250, joint=True)
+    assert not joint.newton_pays(1000, 130_000, done=3)  # gaps may still fall at once
+    assert joint.newton_pays(1000, 130_000, done=20)
 
 
 def test_newton_refuses_what_it_lacks(tmp_path: Path) -> None:

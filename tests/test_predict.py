@@ -4,7 +4,9 @@ import gzip
 import io
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from inside import Model, Names, Progress, cli, format_number, load, patch
+from inside import Model, Names, Progress, cli, engine_prefetch_module, format_number, load, patch
 from inside import store_blocks_module as blocks
 
 import sbm
@@ -180,6 +182,29 @@ def test_output_does_not_depend_on_pieces_or_threads(here, monkeypatch, labels, 
             assert report == whole
         else:
             assert report["mse"] == pytest.approx(whole["mse"], rel=1e-12)
+
+
+def test_results_of_threads_come_in_order_until_one_fails():
+    is_later_done, taken, found = Event(), [], []
+
+    def divide(k):
+        if k == 2:
+            assert is_later_done.wait(60)  # the next one ends first
+        elif k == 1:
+            is_later_done.set()
+        return 6 // k
+
+    def items():
+        for k in (2, 1, 3, 0, 1, 1, 1, 1):
+            taken.append(k)
+            yield k
+
+    with ThreadPoolExecutor(2) as pool:
+        results = engine_prefetch_module.in_threads(pool, divide, items(), ahead=1)
+        with pytest.raises(ZeroDivisionError):
+            found.extend(results)
+    assert found == [3, 6, 2]
+    assert len(taken) == 5  # one ahead of the one that failed
 
 
 def test_zero_decision_value_is_negative(here):

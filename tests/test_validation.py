@@ -330,7 +330,7 @@ def test_every_prediction_uses_the_threshold(tmp_path: Path) -> None:
         ({"validate": 0.1, "calibrate": True}, SettingsError, "validate .*calibrate"),
         ({"validate": 0.1, "loss": "one_class"}, SettingsError, "one_class"),
         ({"validate": 0.1, "loss": "log_loss", "penalty": "l1"}, SettingsError, "l1.*FILE"),
-        ({"validate": "v.svm", "mem": "130MB"}, MemoryPlanError, "mem='130MB' .*no validate"),
+        ({"validate": "v.svm", "mem": "118MB"}, MemoryPlanError, "mem='118MB' .*no validate"),
     ],
 )  # fmt: skip
 def test_impossible_validations_are_refused(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from sbm.engine.kernels import (
     prepare,
     types_of_dtype,
 )
+from sbm.engine.prefetch import in_threads
 from sbm.engine.progress import Progress
 from sbm.errors import DataError
 from sbm.inputs.formats import (
@@ -36,12 +38,12 @@ from sbm.inputs.formats import (
     open_inputs,
 )
 from sbm.inputs.idtable import IdTable
-from sbm.inputs.lines import number_lines
+from sbm.inputs.lines import number_lines, word_lines
 from sbm.inputs.live import Patience
 from sbm.inputs.nametable import LabelWords
 from sbm.inputs.options import InputOptions, Naming
-from sbm.inputs.parsing import ParsedText
-from sbm.inputs.text import Source
+from sbm.inputs.parsing import SPARE, ParsedText
+from sbm.inputs.text import PIECE, Source
 from sbm.models.metrics import (
     BinaryMetrics,
     MultiMetrics,
@@ -50,40 +52,77 @@ from sbm.models.metrics import (
 )
 from sbm.models.model import Model
 from sbm.models.probabilities import has_probabilities, probabilities
+from sbm.plain import dataclass
 from sbm.rows import Arena
 from sbm.store.blocks import MANIFEST, BlockStore, Chunk, telling_change
+from sbm.store.container import Buffers
+
+T = TypeVar("T")
+Bytes = npt.NDArray[np.uint8]
 
 _FEW = 64  # up to this many best columns are selected one by one; sorting is faster for more
 
 
-class Answers:
-    """Predictions as text, and their metrics."""
+@dataclass(frozen=True)
+class Found:
+    """What follows from the decision values of some rows."""
 
-    def __init__(self, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics) -> None:
-        self.metrics = metrics
+    scores: npt.NDArray[np.float64]  # shape (n_rows, n_outputs); empty if only `codes` matter
+    # shape (n_rows, top), int32; positions of the best labels in those of the model, best first
+    codes: npt.NDArray[np.int32] | None = None
+    # shape (n_rows, n_labels); probabilities of the labels, in ascending order of these
+    p: npt.NDArray[np.float64] | None = None
+
+
+class Answers:
+    """Predictions as text, and their metrics. Only `judge` changes anything."""
+
+    def __init__(
+        self, model: Model, metrics: BinaryMetrics | MultiMetrics | RegressionMetrics
+    ) -> None:
+        self.metrics, self.model = metrics, model
+        self.words, self.between = model.label_texts(), _separator(model)
 
     def title(self) -> Iterator[str]:
         """Return text to write before that of the rows."""
         return iter(())
 
-    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        """Update the metrics and return the text of the rows.
+    def find(self, scores: npt.NDArray[np.float64], has_labels: bool) -> Found:
+        """Return what follows from decision values.
+
+        Parameters
+        ----------
+        scores : ndarray, shape (n, n_outputs), float64
+        has_labels : bool
+            Whether the rows may be judged.
+        """
+        raise NotImplementedError
+
+    @property
+    def width(self) -> int:
+        """Values that `find` returns for each row."""
+        return 1
+
+    def is_much(self, batch: Batch) -> bool:
+        """Whether what `find` returns for a batch is too much to wait until it is written."""
+        return len(batch) * self.width > 8 * SCORES
+
+    def judge(self, y: npt.NDArray[np.float64], found: Found) -> None:
+        """Update the metrics.
 
         Parameters
         ----------
         y : ndarray, shape (n,), float64
             Labels; nan for rows without one, which do not count in the metrics.
-        scores : ndarray, shape (n, n_outputs), float64
-            Decision values.
-
-        Returns
-        -------
-        iterator of str
-            The text is generated only when iterated.
+        found : Found
         """
         raise NotImplementedError
 
-    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+    def text(self, found: Found) -> Bytes:
+        """Return the text of the rows."""
+        raise NotImplementedError
+
+    def columns(self, found: Found) -> dict[str, npt.NDArray[Any]]:
         """Return what the text of the rows says as columns: words, or numbers."""
         raise NotImplementedError
 
@@ -119,20 +158,14 @@ def _texts_of(model: Model, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return whole if bool((whole == labels).all()) else labels
 
 
-def _lines_of(numbers: npt.NDArray[np.float64], between: str = " ") -> str:
+def _lines_of(numbers: npt.NDArray[np.float64], between: str = " ") -> Bytes:
     """Return a line for each row of a matrix."""
     n, width = numbers.shape
     lengths = np.full(n, width - 1, np.int32)
     text = number_lines(numbers[:, 0], lengths, None, numbers[:, 1:].ravel() + 0.0)
-    return text.tobytes().decode().replace(" ", between)
-
-
-def _lines_from(words: Sequence[str], codes: npt.NDArray[np.integer]) -> str:
-    """Return a line for each code, with the word that it stands for."""
-    lines = np.array([f"{word}\n".encode() for word in words])
-    # Words are padded with zeros, which none has.
-    text: npt.NDArray[np.uint8] = lines[codes].view(np.uint8)
-    return bytes(text[text != 0]).decode()
+    if between != " ":
+        text[text == ord(" ")] = ord(between)
+    return text
 
 
 class _Single(Answers):
@@ -144,28 +177,27 @@ class _Single(Answers):
             if not model.labels
             else BinaryMetrics(model.labels, threshold=model.threshold)
         )
-        super().__init__(self._judge)
-        self._model = model
-        self._labels, self._words = np.asarray(model.labels), model.label_texts()
+        super().__init__(model, self._judge)
+        self._labels = np.asarray(model.labels)
         self._as_it_is, self._threshold = decision or not model.labels, model.threshold
 
-    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        z = scores[:, 0]
-        self._judge.add(*_labelled(y, z))
-        return self._text(z)
-
-    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
-        z = scores[:, 0]
+    def find(self, scores: npt.NDArray[np.float64], has_labels: bool) -> Found:
         if self._as_it_is:
-            return {"decision" if len(self._labels) else "prediction": z}
-        labels = self._labels[(z > self._threshold).astype(np.intp)]
-        return {"prediction": _texts_of(self._model, labels)}
+            return Found(scores)
+        return Found(scores, (scores > self._threshold).astype(np.int32))
 
-    def _text(self, z: npt.NDArray[np.float64]) -> Iterator[str]:
-        if self._as_it_is:
-            yield _lines_of(z[:, None])
-        elif len(z):
-            yield _lines_from(self._words, (z > self._threshold).astype(np.intp))
+    def judge(self, y: npt.NDArray[np.float64], found: Found) -> None:
+        self._judge.add(*_labelled(y, found.scores[:, 0]))
+
+    def columns(self, found: Found) -> dict[str, npt.NDArray[Any]]:
+        if found.codes is None:
+            return {"decision" if len(self._labels) else "prediction": found.scores[:, 0]}
+        return {"prediction": _texts_of(self.model, self._labels[found.codes[:, 0]])}
+
+    def text(self, found: Found) -> Bytes:
+        if found.codes is None:
+            return _lines_of(found.scores)
+        return word_lines(found.codes, self.words)
 
 
 class _Multi(Answers):
@@ -176,54 +208,71 @@ class _Multi(Answers):
         self._order = np.argsort(model.labels)
         self._place = np.argsort(self._order).astype(np.int32)
         self._judge = MultiMetrics(sorted(model.labels), top)
-        super().__init__(self._judge)
-        self._words, self._between = np.array(model.label_texts()), _separator(model)
-        self._decision, self._top, self._model = decision, top, model
+        super().__init__(model, self._judge)
+        self._decision, self._top = decision, top
 
-    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+    def find(self, scores: npt.NDArray[np.float64], has_labels: bool) -> Found:
         codes = _best(scores, self._top)
-        self._judge.add(*_labelled(y, self._place[codes]))
-        return self._text(codes, scores)
+        return Found(scores if self._decision else scores[:0].copy(), codes)
 
-    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+    @property
+    def width(self) -> int:
+        return len(self.words) if self._decision else self._top
+
+    def judge(self, y: npt.NDArray[np.float64], found: Found) -> None:
+        assert found.codes is not None
+        self._judge.add(*_labelled(y, self._place[found.codes]))
+
+    def columns(self, found: Found) -> dict[str, npt.NDArray[Any]]:
+        assert found.codes is not None
         if self._decision:
-            return {f"decision_{self._words[k]}": scores[:, k] for k in self._order}
-        codes, labels = _best(scores, self._top), np.asarray(self._model.labels)
+            return {f"decision_{self.words[k]}": found.scores[:, k] for k in self._order}
+        labels = np.asarray(self.model.labels)
         names = [f"prediction_{k + 1}" for k in range(self._top)]
         names = ["prediction"] if self._top == 1 else names
-        columns = zip(names, labels[codes].T, strict=True)
-        return {name: _texts_of(self._model, some) for name, some in columns}
+        columns = zip(names, labels[found.codes].T, strict=True)
+        return {name: _texts_of(self.model, some) for name, some in columns}
 
-    def _text(self, codes: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> Iterator[str]:
+    def text(self, found: Found) -> Bytes:
+        assert found.codes is not None
         if self._decision:
-            yield _lines_of(scores[:, self._order])
-        elif self._top == 1:
-            yield _lines_from(self._words.tolist(), codes[:, 0])
-        else:
-            for row in codes:
-                yield self._between.join(self._words[row].tolist()) + "\n"
+            return _lines_of(found.scores[:, self._order])
+        return word_lines(found.codes, self.words, self.between)
 
 
 class _Judged(Answers):
     """Predictions of a model that has probabilities, which are judged."""
 
+    _is_written = False
+
     def __init__(self, model: Model, labels: Answers) -> None:
-        super().__init__(labels.metrics)
-        self._model, self._labels = model, labels
-        self._order = np.argsort(model.labels)
+        super().__init__(model, labels.metrics)
+        self._labels, self._order = labels, np.argsort(model.labels)
         self._quality = ProbabilityMetrics(sorted(model.labels))
 
     def title(self) -> Iterator[str]:
         return self._labels.title()
 
-    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        if not np.isnan(y).all():
-            p = probabilities(self._model, scores)[:, self._order]
-            self._quality.add(*_labelled(y, p))
-        return self._labels.add(y, scores)
+    def find(self, scores: npt.NDArray[np.float64], has_labels: bool) -> Found:
+        found = self._labels.find(scores, has_labels)
+        if not (has_labels or self._is_written):
+            return found
+        return replace(found, p=probabilities(self.model, scores)[:, self._order])
 
-    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
-        return self._labels.columns(scores)
+    @property
+    def width(self) -> int:
+        return len(self.words)
+
+    def judge(self, y: npt.NDArray[np.float64], found: Found) -> None:
+        if found.p is not None:
+            self._quality.add(*_labelled(y, found.p))
+        self._labels.judge(y, found)
+
+    def columns(self, found: Found) -> dict[str, npt.NDArray[Any]]:
+        return self._labels.columns(found)
+
+    def text(self, found: Found) -> Bytes:
+        return self._labels.text(found)
 
     def result(self) -> dict[str, Any]:
         return {**super().result(), **self._quality.result()}
@@ -232,29 +281,24 @@ class _Judged(Answers):
 class _Probability(_Judged):
     """The predicted label followed by the probabilities of all labels, as LIBLINEAR's ``-b 1``."""
 
-    def __init__(self, model: Model, labels: Answers) -> None:
-        super().__init__(model, labels)
-        self._between = _separator(model)
+    _is_written = True
 
     def title(self) -> Iterator[str]:
-        texts = self._model.label_texts()
-        yield self._between.join(["labels", *(texts[k] for k in self._order)]) + "\n"
+        yield self.between.join(["labels", *(self.words[k] for k in self._order)]) + "\n"
 
-    def add(self, y: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Iterator[str]:
-        labels = self._labels.add(y, scores)
-        p = probabilities(self._model, scores)[:, self._order]
-        self._quality.add(*_labelled(y, p))
-        return self._text(labels, p)
+    def columns(self, found: Found) -> dict[str, npt.NDArray[Any]]:
+        assert found.p is not None
+        more = {
+            f"probability_{self.words[k]}": p for k, p in zip(self._order, found.p.T, strict=True)
+        }
+        return {**self._labels.columns(found), **more}
 
-    def columns(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
-        p, texts = probabilities(self._model, scores), self._model.label_texts()
-        more = {f"probability_{texts[k]}": p[:, k] for k in self._order}
-        return {**self._labels.columns(scores), **more}
-
-    def _text(self, labels: Iterator[str], p: npt.NDArray[np.float64]) -> Iterator[str]:
-        texts = _lines_of(p, self._between).splitlines()
-        for label, text in zip("".join(labels).split("\n")[:-1], texts, strict=True):
-            yield f"{label}{self._between}{text}\n"
+    def text(self, found: Found) -> Bytes:
+        assert found.p is not None
+        labels = bytes(self._labels.text(found)).split(b"\n")[:-1]
+        texts, between = bytes(_lines_of(found.p, self.between)).splitlines(), self.between.encode()
+        lines = [b"%b%b%b\n" % (a, between, b) for a, b in zip(labels, texts, strict=True)]
+        return np.frombuffer(b"".join(lines), np.uint8)
 
 
 def _separator(model: Model) -> str:
@@ -272,17 +316,39 @@ def _best(scores: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.int32]:
     return np.argsort(-scores, axis=1, kind="stable")[:, :top].astype(np.int32)
 
 
-SCORES = 1 << 20  # most decision values in memory, 8 MB
+SCORES = 1 << 17  # decision values that are computed at a time, 1 MB
 
-# Labels, begins and ends of rows, indices, values and tags of a batch of rows.
-_Batch = tuple[
-    npt.NDArray[np.float64],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.floating] | None,
-    npt.NDArray[np.object_] | None,
-]
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to predict."""
+
+    y: npt.NDArray[np.float64]  # shape (n_rows,); nan if the row has no label
+    # shape (n_rows,); row i has ``indices[begins[i] : ends[i]]``
+    begins: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]  # shape (nnz,); -1 for unknown ids
+    values: npt.NDArray[np.floating] | None  # shape (nnz,); None if every value is 1
+    tags: npt.NDArray[np.object_] | None = None  # shape (n_rows,); as in `ParsedText`
+    ids: npt.NDArray[np.int64] | None = None  # shape (nnz,), of text, ascending in each row
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def slices(self, n_outputs: int) -> Iterator[Batch]:
+        """Cut the rows so that the decision values of each part fit in `SCORES`."""
+        most = max(1, SCORES // n_outputs)
+        for first in range(0, len(self), most):
+            some = slice(first, first + most)
+            y, begins, ends = self.y[some], self.begins[some], self.ends[some]
+            tags = None if self.tags is None else self.tags[some]
+            yield replace(self, y=y, begins=begins, ends=ends, tags=tags)
+
+    def copy(self) -> Batch:
+        """Return a copy without ids that shares no arrays."""
+        values = None if self.values is None else self.values.copy()
+        y, begins, ends = self.y.copy(), self.begins.copy(), self.ends.copy()
+        return Batch(y, begins, ends, self.indices.copy(), values, self.tags)
 
 
 def require_input(data: str | Path) -> None:
@@ -383,6 +449,8 @@ def sources_of(
             "on a table"
         )
     check_names(sources)
+    for source in sources:
+        source.is_peeked = True
     if is_table(sources[0]):
         prepare("reading tables", TABLES, {}, Progress())
         check_headers(sources)
@@ -397,27 +465,27 @@ def read_batches(
     data: str | Path,
     sources: list[Source] | None,
     table: IdTable,
-    n_outputs: int,
+    work: Callable[[Batch], T],
     threads: int,
     progress: Progress,
     in_order: bool = False,
     words: LabelWords | None = None,
-) -> Iterator[_Batch]:
-    """Yield labels, begins, ends, indices, values and tags of batches of rows of text or a store.
+) -> Iterator[T]:
+    """Yield the results of batches of rows of text or a store, in order.
 
     Parameters
     ----------
     sources : list of Source or None
         As returned by `sources_of`.
     table : IdTable
-        Converts ids to indices; unknown ids become -1.
-    n_outputs : int
-        Decision values per row; a batch has at most `SCORES` of them.
+        Converts ids to indices.
+    work : callable
+        Called with each batch in a thread. Arrays of the batch are valid until it returns.
     threads : int
-        Threads for parsing.
+        Threads for parsing, decoding and `work`.
     in_order : bool
         Yield the rows of a store in the order of its text, which takes as much memory as a batch of
-        its split; else block by block.
+        its split, for each thread; else block by block.
     words : LabelWords, optional
         Gives the labels of a store that are words their numbers. Default: those of the store.
 
@@ -428,22 +496,12 @@ def read_batches(
     StoreError
         The store has no record of the order of its text.
     """
-    batches = (
-        _store_batches(Path(data), table, progress, in_order, words)
-        if sources is None
-        else _text_batches(sources, table, threads, progress)
-    )
-    return _slices(batches, n_outputs)
-
-
-def _slices(batches: Iterable[_Batch], n_outputs: int) -> Iterator[_Batch]:
-    """Cut batches so that the decision values of each fit in `SCORES`."""
-    most = max(1, SCORES // n_outputs)
-    for y, begins, ends, indices, values, tags in batches:
-        for first in range(0, len(y), most):
-            some = slice(first, first + most)
-            named = None if tags is None else tags[some]
-            yield y[some], begins[some], ends[some], indices, values, named
+    with ThreadPoolExecutor(threads, "sbm-parse") as pool:
+        yield from (
+            _store_batches(Path(data), table, work, pool, threads, progress, in_order, words)
+            if sources is None
+            else _text_batches(sources, table, work, pool, threads, progress)
+        )
 
 
 def prepare_batches(
@@ -476,46 +534,77 @@ def prepare_batches(
 
 
 def _text_batches(
-    sources: list[Source], table: IdTable, threads: int, progress: Progress
-) -> Iterator[_Batch]:
-    """Read rows of text and look up their ids."""
+    sources: list[Source],
+    table: IdTable,
+    work: Callable[[Batch], T],
+    pool: ThreadPoolExecutor,
+    threads: int,
+    progress: Progress,
+) -> Iterator[T]:
+    """Read rows of text, look up their ids, and work on them in the threads that parsed them."""
     known = all(s.size for s in sources)
+    buffers = Buffers(PIECE + SPARE)
+
+    def convert(parsed: ParsedText) -> tuple[int, T]:
+        codes = table.find(parsed.ids, buffers)
+        begins, ends = parsed.indptr[:-1], parsed.indptr[1:]
+        batch = Batch(parsed.labels, begins, ends, codes, parsed.values, parsed.tags, parsed.ids)
+        result = work(batch)
+        buffers.give_back(codes)
+        return len(batch), result
+
     progress.start("predict", sum(s.size for s in sources) if known else None)
-    with ThreadPoolExecutor(threads, "sbm-parse") as pool:
-        rows = 0
-        pieces = convert_inputs(
-            sources, pool, ParsedText.copy, ahead=threads + 1, dtype="float64",
-            patience=None if all(s.comes_again for s in sources) else Patience(prompt=True),
-        )  # fmt: skip
-        for _, parsed in pieces:
-            rows += len(parsed.labels)
-            begins, ends = parsed.indptr[:-1], parsed.indptr[1:]
-            indices = table.find(parsed.ids)
-            yield parsed.labels, begins, ends, indices, parsed.values, parsed.tags
-            progress.advance(sum(s.parsed for s in sources), rows=rows)
+    rows = 0
+    pieces = convert_inputs(
+        sources, pool, convert, ahead=threads + 1, dtype="float64",
+        patience=None if all(s.comes_again for s in sources) else Patience(prompt=True),
+    )  # fmt: skip
+    for _, (n, result) in pieces:
+        rows += n
+        yield result
+        progress.advance(sum(s.parsed for s in sources), rows=rows)
     progress.finish()
 
 
 def _store_batches(
-    folder: Path, table: IdTable, progress: Progress, in_order: bool, words: LabelWords | None
-) -> Iterator[_Batch]:
-    """Decode a store a few chunks at a time and translate its feature indices."""
+    folder: Path,
+    table: IdTable,
+    work: Callable[[Batch], T],
+    pool: ThreadPoolExecutor,
+    threads: int,
+    progress: Progress,
+    in_order: bool,
+    words: LabelWords | None,
+) -> Iterator[T]:
+    """Decode a store a few chunks at a time, translate its indices, and work on its rows."""
     with telling_change(folder):
         store, done = BlockStore(folder), 0
         translate = table.find(store.read_feature_ids())
         numbers = None if words is None else _numbers_of(store, words)
-        progress.start("predict", store.n_rows, "rows")
-        as_stored: Iterator[_Read] = (([c], None) for c in itertools.chain(*store.chunks))
-        for chunks, order in text_order(store) if in_order else as_stored:
+        local = threading.local()
+
+        def convert(read: _Read) -> tuple[int, T]:
+            chunks, order = read
             n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
-            rows = store.read(chunks, Arena.of(nnz, store.value_type).room(n, "float64"), 0)
+            arena = getattr(local, "arena", None)
+            if arena is None or len(arena.indices) < nnz:  # later batches have about as many
+                arena = local.arena = Arena.of(nnz + nnz // 8, store.value_type)
+            rows = store.read(chunks, arena.room(n, "float64"), 0)
             y, begins = np.asarray(rows.y, np.float64), rows.starts
             ends = begins + rows.lengths
             if numbers is not None:
                 y = numbers[y.astype(np.int64)]
             if order is not None:
                 y, begins, ends = y[order], begins[order], ends[order]
-            yield y, begins, ends, translate[rows.indices[:nnz]], rows.values, None
+            indices = rows.indices[:nnz]
+            np.take(translate, indices, out=indices, mode="clip")
+            return n, work(Batch(y, begins, ends, indices, rows.values))
+
+        progress.start("predict", store.n_rows, "rows")
+        as_stored: Iterator[_Read] = (([c], None) for c in itertools.chain(*store.chunks))
+        reads = text_order(store) if in_order else as_stored
+        for n, result in in_threads(pool, convert, reads, ahead=threads):
+            yield result
             done += n
             progress.advance(done, rows=done)
         progress.finish()
@@ -548,4 +637,7 @@ def text_order(store: BlockStore) -> Iterator[tuple[list[Chunk], npt.NDArray[np.
             while missing > 0:
                 chunks.append(next(coming[block]))
                 missing -= chunks[-1].rows
-        yield chunks, np.argsort(np.concatenate(list(dealt.values())))
+        dealt_rows = np.concatenate(list(dealt.values()))
+        order = np.empty_like(dealt_rows)
+        order[dealt_rows] = np.arange(len(dealt_rows))
+        yield chunks, order

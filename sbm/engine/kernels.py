@@ -49,15 +49,17 @@ IDS = ("inputs.ids.*",)
 READ_TEXT = ("inputs.text.*", *IDS, "store.rows.gather_rows")
 WEIGHTS = ("inputs.text.parse",)
 LINES = ("inputs.lines.write_lines",)
+_WORDS = ("inputs.lines.write_words", *LINES)
 NAMES = ("inputs.names.*", "store.sorting.*")
 TABLES = ("inputs.cells.*", "inputs.words.*", "store.sorting.*")
 STORE = (
     "store.rows.encode_rows", "store.rows.encode_numbers", "store.rows.decode_rows",
     "store.rows.decode_numbers", "store.values.*",
 )  # fmt: skip
-PREDICT = ("solver.decision.decide", "solver.decision.best", *LINES)
-PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best", *LINES)
-JUDGE = ("solver.decision.decide", "solver.decision.assign", "solver.decision.hold_out")
+_AUC = ("solver.decision.judge", "solver.decision.count_buckets")
+PREDICT = ("solver.decision.decide", "solver.decision.best", *_WORDS, *_AUC)
+PREDICT_SPARSE = ("solver.decision.decide_sparse", "solver.decision.best", *_WORDS, *_AUC)
+JUDGE = ("solver.decision.decide", "solver.decision.assign", "solver.decision.hold_out", *_AUC)
 _DECIDE = ("solver.decision.decide",)
 _ALPHAS = ("store.alphas.*",)
 BY_CLASS = ("solver.batches.*", "solver.scoring.*", "solver.tables.*", *_ALPHAS)

@@ -347,8 +347,12 @@ class Work:
         done : int
             Passes so far. The more they cost, the more likely the expectation is too low.
         """
-        other = self.newton()
-        left = self.dual(passes, visits) * (1.0 + self.dual(done, visits) / other)
+        other, spent = self.newton(), self.dual(done, visits)
+        # Gaps of joint losses are far too large until variables are near the optimum, and then fall
+        # at once. Waiting for that costs little beside the other method.
+        if self.joint and spent < 0.1 * other:
+            return False
+        left = self.dual(passes, visits) * (1.0 + spent / other)
         return left > other + (MOMENT if is_enough else 0.0)
 
 

@@ -1,5 +1,6 @@
-"""Load one item ahead in a thread while the solver works on the previous item."""
+"""Load items ahead in threads while previous ones are in use."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
@@ -7,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from sbm.compiled.clock import clock
 from sbm.plain import dataclass
 
-__all__ = ["Prefetched", "loading_thread", "prefetched"]
+__all__ = ["Prefetched", "in_threads", "loading_thread", "prefetched"]
 
 Item = TypeVar("Item")
 NextBlock = TypeVar("NextBlock")
@@ -116,3 +117,26 @@ def prefetched(
     finally:
         if upcoming is not None:
             wait([upcoming[2]])  # its buffer may be reused after this
+
+
+def in_threads(
+    pool: Executor, task: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Generator[Result]:
+    """Yield the results of a task for items in order, with `ahead` of them in flight.
+
+    Raises
+    ------
+    Exception
+        Any exception of the task, when its result is requested.
+    """
+    flight: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            flight.append(pool.submit(task, item))
+            while len(flight) > ahead:
+                yield flight.popleft().result()
+        while flight:
+            yield flight.popleft().result()
+    finally:
+        for future in flight:
+            future.cancel()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
+from sbm.store.container import Buffers
 
 DIRECT_LIMIT = 1 << 24  # at most 64 MB of codes
 
@@ -100,14 +101,30 @@ class IdTable:
         del self._seen, self._direct, self._slots, self._slot_keys  # room for the new ones
         self._fill(known)
 
-    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the codes of the keys, shape (n,), int32; -1 for unknown keys."""
-        out = np.empty(len(keys), np.int32)
-        kernels.intern(
-            keys, 0, self._direct, self._slots, self._slot_keys, self._factor,
-            self._shift, self._seen, self._n, False, out,
-        )  # fmt: skip
-        return out
+    def find(
+        self, keys: npt.NDArray[np.int64], buffers: Buffers | None = None
+    ) -> npt.NDArray[np.int32]:
+        """Return the codes of the keys, shape (n,), int32; -1 for unknown keys.
+
+        Parameters
+        ----------
+        keys : ndarray, shape (n,), int64
+        buffers : Buffers, optional
+            The codes are taken from there; by default, they are a new array.
+        """
+        take = np.empty if buffers is None else buffers.take
+        codes, unknown = take(len(keys), np.int32), take(len(keys), np.int32)
+        rest = unknown[: kernels.look_up(keys, self._direct, codes, unknown)]
+        if len(rest):
+            some, found = keys[rest], np.empty(len(rest), np.int32)
+            kernels.intern(
+                some, 0, self._direct, self._slots, self._slot_keys, self._factor,
+                self._shift, self._seen, self._n, False, found,
+            )  # fmt: skip
+            codes[rest] = found
+        if buffers is not None:
+            buffers.give_back(unknown)
+        return codes
 
     def look_up(
         self, keys: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
@@ -131,11 +148,6 @@ class IdTable:
         unknown = np.empty(len(keys), np.int32)
         n_unknown = kernels.look_up(keys, self._direct, codes, unknown)
         return unknown[:n_unknown].copy()
-
-    @property
-    def direct(self) -> npt.NDArray[np.int32]:
-        """Codes plus 1 of small keys, 0 for unknown ones; may be read as by `look_up`."""
-        return self._direct
 
     def _grow(self, key: int) -> None:
         """Make room for the key at which the kernel stopped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sbm.compiled.calls import load
 from sbm.units import format_number
 
-__all__ = ["number_lines"]
+__all__ = ["number_lines", "word_lines"]
 
 # Bytes of a blank, an id of 19 digits, a colon, and a value: a sign, 0., three zeros, 17 digits.
 _WIDEST = 44
@@ -55,6 +55,26 @@ def number_lines(
         firsts, lengths, codes, given, 24 if is_single else 53, text, ends, len(heads), out
     )
     return out[:size]
+
+
+def word_lines(
+    codes: npt.NDArray[np.int32], words: Sequence[str], between: str = " "
+) -> npt.NDArray[np.uint8]:
+    """Return a line of text for each row of a matrix of codes, with the words they stand for.
+
+    Parameters
+    ----------
+    codes : ndarray, shape (n_rows, n_words), int32
+    words : sequence of str
+    between : str
+        One character, between the words of a line.
+    """
+    encoded = [word.encode() for word in words]
+    ends = np.cumsum([len(word) for word in encoded], dtype=np.int64)
+    letters = np.frombuffer(b"".join(encoded), np.uint8)
+    out = np.empty(codes.size * (1 + max(map(len, encoded))), np.uint8)
+    kernels = load("sbm.inputs.kernels.lines")
+    return out[: kernels.write_words(codes, letters, ends, ord(between), out)]
 
 
 def _others(numbers: npt.NDArray[np.float64], form: Callable[[float], str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.errors import DataError, SettingsError
-from sbm.inputs.idtable import IdTable
+from sbm.inputs.idtable import DIRECT_LIMIT, IdTable
 from sbm.names import Names
 from sbm.store.files import reading
 from sbm.units import format_number
@@ -34,6 +34,7 @@ class NameTable:
 
     def __init__(self) -> None:
         self._ids = IdTable()
+        self._known = np.zeros(1, np.uint8)
         self._text = bytearray()
         self._ends = array("q")
         self.collisions: list[tuple[bytes, bytes]] = []
@@ -46,23 +47,32 @@ class NameTable:
         """Memory of the names, also while they are written."""
         if not self._ends:
             return 0
-        return self._ids.nbytes + 2 * (len(self._text) + 8 * len(self._ends))
+        return self._ids.nbytes + self._known.nbytes + 2 * (len(self._text) + 8 * len(self._ends))
 
     @property
-    def known(self) -> npt.NDArray[np.int32]:
-        """Not 0 for ids that have a name; others may have one. May be read in any thread."""
-        return self._ids.direct
+    def known(self) -> npt.NDArray[np.uint8]:
+        """Bits of ids that have a name; others may have one. May be read in any thread."""
+        return self._known
 
     def add(self, ids: npt.NDArray[np.int64], names: Names) -> None:
         """Add names of ids; an id keeps its first name. Call in the order of the data."""
         codes, lengths = self._ids.intern(ids), np.diff(names.ends, prepend=0)
         before = np.maximum.accumulate(np.append(np.int32(len(self._ends) - 1), codes))
         is_new = codes > before[:-1]
+        self._mark(ids[is_new])
         self._text += names.text[np.repeat(is_new, lengths)].tobytes()
         begin = self._ends[-1] if self._ends else 0
         self._ends.frombytes((begin + np.cumsum(lengths[is_new])).tobytes())
         if len(self.collisions) < 5 and not is_new.all():
             self._compare(codes, names, lengths, np.flatnonzero(~is_new))
+
+    def _mark(self, ids: npt.NDArray[np.int64]) -> None:
+        """Set the bits of small ids; a longer array replaces one that may be read."""
+        small = ids[(ids >= 0) & (ids < DIRECT_LIMIT)]
+        least = int(small.max(initial=0)) // 8 + 1
+        if least > len(self._known):
+            self._known = np.append(self._known, np.zeros(2 * least - len(self._known), np.uint8))
+        np.bitwise_or.at(self._known, small >> 3, np.uint8(1) << (small & 7).astype(np.uint8))
 
     def _compare(
         self,

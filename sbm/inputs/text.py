@@ -85,7 +85,7 @@ class Source:
     is_over: bool = False  # whether to stop waiting for a server or a pipe
     window: int = USUAL  # bytes that a decompressor may take for its window
     most_rows: int = 0  # rows of a file that are decoded at a time; 0 if there is no bound
-    is_peeked: bool = False  # whether it is only looked at, so that it needs no digest
+    is_peeked: bool = False  # whether its rows are not kept, so that it needs no digest
     # names of further files that are read as one text with the first, separated by zeros
     more: bytes = b""
     title: str = ""  # name in the manifest, if not that of the file
@@ -221,17 +221,19 @@ class _Digested:
     def __init__(self, file: io.RawIOBase | io.BufferedIOBase, source: Source) -> None:
         self._file = file
         self._source = source
-        self._hash = hashlib.sha256()
+        self._hash = None if source.is_peeked else hashlib.sha256()
 
     def readinto(self, buffer: Any) -> int:
         n = self._file.readinto(buffer) or 0
-        self._hash.update(memoryview(buffer)[:n])
+        if self._hash is not None:
+            self._hash.update(memoryview(buffer)[:n])
         self._source.read += n
         return int(n)
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size) or b""
-        self._hash.update(data)
+        if self._hash is not None:
+            self._hash.update(data)
         self._source.read += len(data)
         return data
 
@@ -240,6 +242,9 @@ class _Digested:
         self._file = file
 
     def finish(self) -> None:
+        """Give the source the digest of all its bytes, unless it needs none."""
+        if self._hash is None:
+            return
         room = memoryview(bytearray(1 << 20))
         while _fill(self._source, self, room):
             pass  # bytes that the decompressor did not read belong to the digest, too
@@ -359,7 +364,7 @@ def unpacked(source: Source) -> Iterator[_Unpacked]:
     try:
         digested = _Digested(raw, source)
         yield _Unpacked(source, _unpack(digested, source), is_packed(source.name), raw)
-        if not (source.is_over or source.is_peeked):
+        if not source.is_over:
             digested.finish()
     finally:
         if source.name != "-":

@@ -105,7 +105,7 @@ def parse_vw(
     pairs : sequence of str
         First letters of two namespaces each, whose features are multiplied; a colon for all.
     """
-    named = np.empty(0, np.int32) if names is None else names.known
+    named = np.empty(0, np.uint8) if names is None else names.known
     weights, places, n_names = np.empty(0), np.empty((0, 2), np.int64), 0
     of_pairs = np.frombuffer("".join(pairs).encode(), np.uint8).reshape(-1, 2)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.calls import load
 from sbm.plain import dataclass
 
 _EXACT_ROWS = 1_000_000  # decision values kept for an exact AUC: 9 bytes each, 58 to sort them
@@ -18,6 +19,8 @@ _LEAST = 1e-15  # smaller probabilities count as this, so that the log-loss is f
 _BUCKETS = 1 << 20
 _DENSE_CLASSES = 2000  # most classes whose pairs are counted in an array, of up to 32 MB
 _PENDING = 1 << 20  # pairs of classes kept before they are merged into the counts
+
+_kernels = load("sbm.solver.kernels.decision")
 
 
 @dataclass(frozen=True)
@@ -90,32 +93,26 @@ class BinaryMetrics:
         scores : ndarray, shape (n,), float64
             Decision values.
         """
-        truth = np.where(y == self.labels[1], 1, np.where(y == self.labels[0], 0, 2))
-        self._counts += np.bincount(truth * 2 + (scores > self.threshold), minlength=6).reshape(
-            3, 2
-        )
+        y, scores = np.ascontiguousarray(y, np.float64), np.ascontiguousarray(scores)
+        known, truth = np.empty(len(y)), np.empty(len(y), np.bool_)
+        given = (y, scores, *self.labels, self.threshold)
+        n = _kernels.judge(*given, self._counts, known, truth)
         if not self._with_auc:
             return
-        known = truth < 2
-        self._scores.append(scores[known])
-        self._truth.append(truth[known] == 1)
-        self._kept += int(np.count_nonzero(known))
+        if n < len(y):
+            known, truth = known[:n].copy(), truth[:n].copy()
+        self._scores.append(known)
+        self._truth.append(truth)
+        self._kept += n
         if self._histogram is not None or self._kept > _EXACT_ROWS:
             self._fold()
 
     def _fold(self) -> None:
-        """Merge the kept decision values into the histogram."""
+        """Count the kept decision values in the histogram."""
         if self._histogram is None:
             self._histogram = np.zeros((2, _BUCKETS), np.int64)
-        with np.errstate(over="ignore"):  # values beyond float32 share the last bucket
-            scores = np.concatenate(self._scores).astype(np.float32)
-        truth = np.concatenate(self._truth)
-        bits = (scores + np.float32(0)).view(np.int32)
-        keys = np.where(bits < 0, ~bits.view(np.uint32), bits.view(np.uint32) | np.uint32(1 << 31))
-        for positive in (False, True):
-            self._histogram[int(positive)] += np.bincount(
-                keys[truth == positive] >> np.uint32(12), minlength=_BUCKETS
-            )
+        for scores, truth in zip(self._scores, self._truth, strict=True):
+            _kernels.count_buckets(scores, truth, self._histogram)
         self._scores, self._truth, self._kept = [], [], 0
 
     def by_score(

@@ -349,6 +349,8 @@ class _Part:
         self._ends = None
         if "counts" in shapes:
             self._ends = np.concatenate([[0], np.cumsum(self._read("counts", 0, n), dtype=int)])
+            self.n_nonzero = int(self._ends[-1])
+            return
         step = max(1, _WINDOW // self._outputs)
         self.n_nonzero = sum(
             int(np.count_nonzero(self.read(k, min(k + step, n)))) for k in range(0, n, step)

@@ -1,6 +1,7 @@
 """Cat: write the rows of a store as text or as Arrow records, in the order of the sources."""
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import numpy.typing as npt
 
 from sbm.dataset.batches import text_order
 from sbm.engine.kernels import LINES, STORE, prepare, types_of_dtype
+from sbm.engine.machine import usable_threads
+from sbm.engine.prefetch import in_threads
 from sbm.engine.progress import Progress
 from sbm.errors import SettingsError, refuse_endings, require_ending, require_path
 from sbm.inputs.formats import ARROW, ENDINGS, format_of
 from sbm.inputs.lines import number_lines
 from sbm.inputs.packed import PACKED
 from sbm.inputs.records import SparseRows, write_rows
+from sbm.plain import dataclass
 from sbm.programs.predict import opened
-from sbm.rows import Arena
+from sbm.rows import Arena, Rows
 from sbm.settings import refuse_unknown
-from sbm.store.blocks import BlockStore, require_whole
+from sbm.store.blocks import BlockStore, Chunk, require_whole
 from sbm.store.codec import gather_rows
 
 _NNZ = 1 << 17  # nonzeros of rows that are formatted together
@@ -90,17 +94,21 @@ def cat(
         types_of_dtype(opened_store.manifest["dtype"]),
         progress,
     )
-    rows = _batches(opened_store, progress)
-    with opened(output) as file:
+    threads = usable_threads(None)
+    with opened(output) as file, ThreadPoolExecutor(threads, "sbm-cat") as pool:
         assert file is not None
+        rows = _parts(opened_store, pool, progress)
         if format == "libsvm":
             is_single = opened_store.manifest["dtype"] == "float32"
-            file.writelines(
-                number_lines(some.numbers, some.lengths, some.ids, some.values, is_single)
-                for some in rows
-            )
+
+            def format_lines(part: _Part) -> npt.NDArray[np.uint8]:
+                some = part.rows()
+                return number_lines(some.numbers, some.lengths, some.ids, some.values, is_single)
+
+            file.writelines(in_threads(pool, format_lines, rows, threads + 1))
         else:
-            write_rows(rows, file, format, str(store), opened_store.value_type)
+            some = in_threads(pool, _Part.rows, rows, threads + 1)
+            write_rows(some, file, format, str(store), opened_store.value_type)
     if names is not None:
         with opened(names) as file:
             assert file is not None
@@ -113,39 +121,58 @@ def cat(
     }  # fmt: skip
 
 
-def _batches(store: BlockStore, progress: Progress) -> Iterator[SparseRows]:
-    """Yield the rows of a store in the order of its sources, about `_NNZ` nonzeros at a time.
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a batch to write."""
 
-    Ids are in ascending order, as LIBLINEAR requires.
-    """
+    batch: Rows  # with ids, or positions in `ids`, as indices
+    chosen: npt.NDArray[np.int64]  # which rows, in their order
+    ids: npt.NDArray[np.int64] | None
+    words: dict[float, str]
+
+    def rows(self) -> SparseRows:
+        """Return the rows, with ids in ascending order."""
+        batch, chosen = self.batch, self.chosen
+        lengths = batch.lengths[chosen]
+        nnz = int(lengths.sum(dtype=np.int64))
+        own = Arena.of(nnz, "ones" if batch.values is None else batch.values.dtype.name)
+        given = batch.starts, batch.indices, batch.values
+        gather_rows(*given, chosen, lengths, own.indices, own.values)
+        y: npt.NDArray[Any] = np.asarray(batch.y[chosen], np.float64)
+        ids = own.indices.astype(np.int64) if self.ids is None else self.ids[own.indices]
+        return SparseRows(
+            [self.words[label] for label in y.tolist()] if self.words else y,
+            y, lengths, ids, own.values,
+            None if batch.weights is None else batch.weights[chosen],
+        )  # fmt: skip
+
+
+def _parts(store: BlockStore, pool: Executor, progress: Progress) -> Iterator[_Part]:
+    """Yield the rows of a store in the order of its sources, about `_NNZ` nonzeros at a time."""
     ids, done = store.read_feature_ids(), 0
-    order_of_ids = np.argsort(ids)
-    ranks = np.empty(len(ids), np.int32)
-    ranks[order_of_ids] = np.arange(len(ids), dtype=np.int32)
-    ids = ids[order_of_ids]
-    progress.start("cat", store.n_rows, "rows")
+    codes, sorted_ids = ids.astype(np.int32), None
+    if ids.max(initial=0) > np.iinfo(np.int32).max:  # their ranks are sorted instead
+        order_of_ids = np.argsort(ids)
+        codes[order_of_ids] = np.arange(len(ids), dtype=np.int32)
+        sorted_ids = ids[order_of_ids]
     words = dict(zip(store.labels or [], store.label_names, strict=False))
-    for chunks, order in text_order(store):
+
+    def read(given: tuple[list[Chunk], npt.NDArray[np.int64]]) -> tuple[Rows, Any]:
+        chunks, order = given
         n, nnz = sum(chunk.rows for chunk in chunks), sum(chunk.nnz for chunk in chunks)
         arena = Arena.of(nnz, store.value_type)
         rows = store.read(chunks, arena.room(n, "float64", store.has_weights), 0)
-        np.take(ranks, arena.indices, out=arena.indices, mode="clip")
+        np.take(codes, arena.indices, out=arena.indices, mode="clip")
+        return rows, order
+
+    progress.start("cat", store.n_rows, "rows")
+    for rows, order in in_threads(pool, read, text_order(store), ahead=1):
         ends = np.cumsum(rows.lengths[order], dtype=np.int64)
-        first = 0
+        first, n = 0, len(rows)
         while first < n:
             begin = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, begin + _NNZ, side="right")))
-            chosen = order[first:last]
-            lengths = rows.lengths[chosen]
-            own = Arena.of(int(ends[min(last, n) - 1] - begin), store.value_type)
-            given = rows.starts, rows.indices, rows.values
-            gather_rows(*given, chosen, lengths, own.indices, own.values)
-            y: npt.NDArray[Any] = np.asarray(rows.y[chosen], np.float64)
-            yield SparseRows(
-                [words[label] for label in y.tolist()] if words else y,
-                y, lengths, ids[own.indices], own.values,
-                None if rows.weights is None else rows.weights[chosen],
-            )  # fmt: skip
+            yield _Part(rows, order[first:last], sorted_ids, words)
             first = last
         done += n
         progress.advance(done, rows=done)

@@ -65,7 +65,7 @@ class FrequencyCheck:
     Attributes
     ----------
     rows : int
-        Rows of the input that were counted; the caller adds them while `is_open`.
+        Rows of the input that were counted.
     """
 
     def __init__(self, record: Mapping[str, Any] | None) -> None:
@@ -86,12 +86,15 @@ class FrequencyCheck:
         """Whether more rows should be counted."""
         return len(self._ids) > 0 and self._nnz < _SAMPLE
 
-    def add(self, keys: Ints) -> None:
-        """Count the ids of some rows."""
-        self._nnz += len(keys)
-        for k, identity in enumerate(self._ids.tolist()):
-            for j in range(3):
-                self._counts[k, j] += np.count_nonzero(keys == identity + j - 1)
+    def count(self, keys: Ints) -> Ints:
+        """Count the ids of some rows, in any thread."""
+        near = [[identity + j for j in (-1, 0, 1)] for identity in self._ids.tolist()]
+        return np.array([[np.count_nonzero(keys == key) for key in some] for some in near])
+
+    def add(self, counts: Ints, rows: int, nnz: int) -> None:
+        """Add what `count` returned for rows with `nnz` ids."""
+        self._counts += counts
+        self.rows, self._nnz = self.rows + rows, self._nnz + nnz
 
     def warning(self) -> str | None:
         """Return a warning if a shift by one explains the frequencies and the ids do not."""

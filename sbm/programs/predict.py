@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Unpack
@@ -12,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.compiled.calls import load
-from sbm.dataset.batches import answers_of, prepare_batches, read_batches, sources_of
+from sbm.dataset.batches import (
+    Batch,
+    Found,
+    answers_of,
+    prepare_batches,
+    read_batches,
+    sources_of,
+)
 from sbm.dataset.options import ReadKeywords, ReadOptions
 from sbm.dataset.sources import (
     naming_of_model,
@@ -45,9 +52,11 @@ from sbm.models.metrics import Confusion, RegressionMetrics
 from sbm.models.model import Model
 from sbm.models.probabilities import check_probabilities
 from sbm.models.weights import SparseWeights
+from sbm.plain import dataclass
 from sbm.programs.frequencies import FrequencyCheck
 from sbm.programs.predictions import PredictionFile
 from sbm.settings import option_name
+from sbm.store.container import Buffers
 from sbm.store.files import open_atomically, writing
 from sbm.units import list_some
 
@@ -175,22 +184,38 @@ def predict(
     answers = answers_of(model, decision, top, probability)
     weights = model.W if isinstance(model.W, SparseWeights) else np.ascontiguousarray(model.W)
     rows = unlabelled = nnz = unknown = 0
-    table = _Features(model, is_text=sources is not None)
-    batches = read_batches(
-        data, sources, table, weights.shape[1], usable_threads(threads), progress,
-        in_order=output is not None, words=None if labels is False else words,
-    )  # fmt: skip
+    table, seen = _Features(model), _SeenIds(model, is_text=sources is not None)
     with opened(output) as file:
         written = PredictionFile(output, file, answers, id)
         written.start()
-        for y, begins, ends, indices, values, tags in batches:
+
+        def answer(batch: Batch) -> _Answered:
             if labels is False:
-                y = np.full(len(y), np.nan)
-            rows, unlabelled = rows + len(y), unlabelled + int(np.count_nonzero(np.isnan(y)))
-            table.count(len(y))
-            scores, missed = _decide(model, weights, begins, ends, indices, values)
-            nnz, unknown = nnz + int((ends - begins).sum()), unknown + missed
-            written.add(y, scores, tags)
+                batch = replace(batch, y=np.full(len(batch), np.nan))
+            scores, missed = _decide(model, weights, batch)
+            n_labelled = len(batch) - int(np.count_nonzero(np.isnan(batch.y)))
+            found = answers.find(scores, has_labels=n_labelled > 0)
+            lines = written.format(found, batch.tags)
+            nnz = int((batch.ends - batch.begins).sum())
+            return _Answered(batch.y.copy(), found, lines, batch.tags, n_labelled, nnz, missed)
+
+        def work(batch: Batch) -> tuple[_Ids, Iterable[_Answered]]:
+            ids, width = seen.look(batch), weights.shape[1]
+            if answers.is_much(batch):
+                return ids, map(answer, batch.copy().slices(width))
+            return ids, [answer(part) for part in batch.slices(width)]
+
+        batches = read_batches(
+            data, sources, table, work, usable_threads(threads), progress,
+            in_order=output is not None, words=None if labels is False else words,
+        )  # fmt: skip
+        for ids, parts in batches:
+            seen.add(ids)
+            for part in parts:
+                rows, unlabelled = rows + len(part.y), unlabelled + len(part.y) - part.n_labelled
+                nnz, unknown = nnz + part.nnz, unknown + part.unknown
+                answers.judge(part.y, part.found)
+                written.add(part.found, part.lines, part.tags)
         written.finish()
         notes = table_notes(sources or [])
     has_labels = unlabelled < rows or rows == 0
@@ -207,7 +232,7 @@ def predict(
         "unlabelled_rows": unlabelled,
         "nnz": nnz,
         "unknown_nonzeros": unknown,
-        "warnings": _shifted(model, table)
+        "warnings": _shifted(model, seen)
         + notes
         + _ids_for_names(naming, sources)
         + _new_words(words)
@@ -272,52 +297,86 @@ def _worse_than_base(result: Mapping[str, Any]) -> list[str]:
     return [f"the probabilities are worse than predicting the share of each label ({what})"]
 
 
-class _Features(IdTable):
-    """Codes of a model's features, which are rows of its weights.
+@dataclass(frozen=True)
+class _Answered:
+    """Predictions of some rows."""
 
-    Parameters
-    ----------
-    is_text : bool
-        Whether the ids that are looked up are those of all nonzeros.
+    y: npt.NDArray[np.float64]
+    found: Found
+    lines: npt.NDArray[np.uint8] | bytes | None
+    tags: npt.NDArray[np.object_] | None
+    n_labelled: int
+    nnz: int
+    unknown: int  # nonzeros whose feature the model does not know
+
+
+class _Features(IdTable):
+    """Codes of a model's features, which are rows of its weights."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(np.concatenate([model.ids, model.zero_ids]))
+        self._n_used = len(model.ids)
+
+    def find(
+        self, keys: npt.NDArray[np.int64], buffers: Buffers | None = None
+    ) -> npt.NDArray[np.int32]:
+        codes = super().find(keys, buffers)
+        if self._n_used < len(self):  # only -1 counts as unknown; these weights are 0
+            codes[codes >= self._n_used] = -2
+        return codes
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """What the ids of some rows of text say."""
+
+    smallest: int = LARGEST_ID
+    largest: int = -1
+    rows: int = 0
+    nnz: int = 0
+    counts: npt.NDArray[np.int64] | None = None  # as `FrequencyCheck.count` returns them
+
+
+class _SeenIds:
+    """The ids of the input, to notice that they are shifted against those of the model.
 
     Attributes
     ----------
     smallest, largest : int
-        Smallest and largest id looked up so far.
     check : FrequencyCheck
     """
 
     def __init__(self, model: Model, is_text: bool) -> None:
-        super().__init__(np.concatenate([model.ids, model.zero_ids]))
-        self._n_used = len(model.ids)
         self.smallest, self.largest = LARGEST_ID, -1
         self.check = FrequencyCheck(model.info.get("frequencies") if is_text else None)
-        self._is_counting = False
 
-    def count(self, rows: int) -> None:
-        """Count rows whose ids were looked up last."""
-        self.check.rows += rows if self._is_counting else 0
+    def look(self, batch: Batch) -> _Ids:
+        """Look at a batch, in any thread."""
+        if batch.ids is None:
+            return _Ids()
+        used, ids = batch.ends > batch.begins, batch.ids
+        # The check may end before the batch is added, but it does not begin again.
+        counts = self.check.count(ids) if self.check.is_open else None
+        low = int(ids[batch.begins[used]].min(initial=LARGEST_ID))
+        high = int(ids[batch.ends[used] - 1].max(initial=-1))
+        return _Ids(low, high, len(batch), len(ids), counts)
 
-    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        self.smallest = min(self.smallest, int(keys.min(initial=LARGEST_ID)))
-        self.largest = max(self.largest, int(keys.max(initial=-1)))
-        self._is_counting = self.check.is_open
-        if self._is_counting:
-            self.check.add(keys)
-        codes = super().find(keys)
-        # Only -1 counts as unknown; the weights of these features are 0.
-        codes[codes >= self._n_used] = -2
-        return codes
+    def add(self, ids: _Ids) -> None:
+        """Add a batch, in the order of the input."""
+        self.smallest = min(self.smallest, ids.smallest)
+        self.largest = max(self.largest, ids.largest)
+        if self.check.is_open and ids.counts is not None:
+            self.check.add(ids.counts, ids.rows, ids.nnz)
 
 
-def _shifted(model: Model, features: _Features) -> list[str]:
+def _shifted(model: Model, seen: _SeenIds) -> list[str]:
     """Warn if the ids of the input look shifted by one against those of the model."""
     known = np.concatenate([model.ids, model.zero_ids])
     if model.info.get("names") is not None or not len(known):
         return []
     low, high = int(known.min()), int(known.max())
-    least, most = features.smallest, features.largest
-    if warning := features.check.warning():
+    least, most = seen.smallest, seen.largest
+    if warning := seen.check.warning():
         return [warning]
     is_less = (low, least) == (1, 0) and most < high
     if not is_less and not least - low == most - high == 1:
@@ -406,19 +465,17 @@ def is_same_file(a: str | Path, b: str | Path) -> bool:
 def _decide(
     model: Model,
     weights: npt.NDArray[np.float64] | SparseWeights,
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    values: npt.NDArray[np.floating] | None,
+    batch: Batch,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    scores = np.empty((len(begins), weights.shape[1]))
+    scores = np.empty((len(batch), weights.shape[1]))
+    rows = batch.begins, batch.ends, batch.indices, batch.values
     share = np.zeros(weights.shape[1]) + model.bias * model.bias_weights
     kernels = load("sbm.solver.kernels.decision")
     if isinstance(weights, SparseWeights):
         entries = weights.ends, *weights.entries
-        unknown = kernels.decide_sparse(begins, ends, indices, values, *entries, share, scores)
+        unknown = kernels.decide_sparse(*rows, *entries, share, scores)
     else:
-        unknown = kernels.decide(begins, ends, indices, values, weights, share, scores)
+        unknown = kernels.decide(*rows, weights, share, scores)
     return scores, int(unknown)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from sbm.dataset.batches import Answers
+from sbm.dataset.batches import Answers, Found
 from sbm.units import format_number
 
 __all__ = ["PredictionFile"]
@@ -39,35 +39,44 @@ class PredictionFile:
         ending = Path(path).suffix.lower() if path is not None else ""
         self._file, self._answers, self._tag = file, answers, tag
         self._separator, self._is_parquet = _SEPARATORS.get(ending), ending in _PARQUET
+        self._has_lines = self._separator is None and not self._is_parquet
         self._is_first, self._writer = True, cast(Any, None)
         if self._is_parquet and file is not None:
             from sbm.inputs.records import ParquetWriter
 
             self._writer = ParquetWriter(file, str(path))
 
-    def add(
-        self,
-        y: npt.NDArray[np.float64],
-        scores: npt.NDArray[np.float64],
-        tags: npt.NDArray[np.object_] | None,
-    ) -> None:
-        """Judge rows, and write them.
+    def format(
+        self, found: Found, tags: npt.NDArray[np.object_] | None
+    ) -> npt.NDArray[np.uint8] | bytes | None:
+        """Return the lines of rows; None if none are written. May be called in any thread.
 
         Parameters
         ----------
-        y, scores
-            As for `Answers.add`.
+        found : Found
+            As returned by `Answers.find`.
         tags : ndarray, shape (n,), optional
             Ids of the rows.
         """
-        lines = self._answers.add(y, scores)
+        if self._file is None or not self._has_lines:
+            return None
+        lines = self._answers.text(found)
+        return lines if tags is None else _with_tags(bytes(lines), tags)
+
+    def add(
+        self,
+        found: Found,
+        lines: npt.NDArray[np.uint8] | bytes | None,
+        tags: npt.NDArray[np.object_] | None,
+    ) -> None:
+        """Write rows; `lines` are those of `format`."""
         if self._file is None:
             return
-        if self._separator is None and not self._is_parquet:
-            self._write(lines if tags is None else _with_tags(lines, tags))
+        if lines is not None:
+            self._write(lines)
             return
         columns: dict[str, npt.NDArray[Any]] = {} if tags is None else {str(self._tag): tags}
-        columns |= self._answers.columns(scores)
+        columns |= self._answers.columns(found)
         if self._is_parquet:
             self._writer.add(columns)
         else:
@@ -75,22 +84,22 @@ class PredictionFile:
 
     def start(self) -> None:
         """Write what is above the rows of text."""
-        if self._separator is None and not self._is_parquet:
+        if self._has_lines:
             for line in self._answers.title():
-                self._write([line if self._tag is None else f"{self._tag}\t{line}"])
+                self._write((line if self._tag is None else f"{self._tag}\t{line}").encode())
 
     def finish(self) -> None:
         """Write what is behind the rows."""
         if self._writer is not None:
             self._writer.close()
 
-    def _write(self, pieces: Any) -> None:
-        """Write text for a reader that may wait for it; without a file, nothing is generated."""
+    def _write(self, text: npt.NDArray[np.uint8] | bytes) -> None:
+        """Write text for a reader that may wait for it."""
         if self._file is not None:
-            self._file.writelines(piece.encode() for piece in pieces)
+            self._file.write(text)
             self._file.flush()
 
-    def _rows(self, columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[str]:
+    def _rows(self, columns: Mapping[str, npt.NDArray[Any]]) -> bytes:
         import csv  # here, as few commands need it
 
         text = io.StringIO()
@@ -99,7 +108,7 @@ class PredictionFile:
             writer.writerow(columns)
             self._is_first = False
         writer.writerows(zip(*map(_as_texts, columns.values()), strict=True))
-        yield text.getvalue()
+        return text.getvalue().encode()
 
 
 def _as_texts(column: npt.NDArray[Any]) -> list[str]:
@@ -107,8 +116,7 @@ def _as_texts(column: npt.NDArray[Any]) -> list[str]:
     return [format_number(v) for v in values] if column.dtype.kind == "f" else values
 
 
-def _with_tags(pieces: Iterator[str], tags: npt.NDArray[np.object_]) -> Iterator[str]:
-    """Yield lines with the id of the row before each."""
-    lines = "".join(pieces).split("\n")[:-1]
-    rows = zip(tags.tolist(), lines, strict=True)
-    yield "".join(f"{' '.join(tag.split())}\t{line}\n" for tag, line in rows)
+def _with_tags(lines: bytes, tags: npt.NDArray[np.object_]) -> bytes:
+    """Return lines with the id of the row before each."""
+    rows = zip(tags.tolist(), lines.decode().split("\n")[:-1], strict=True)
+    return "".join(f"{' '.join(tag.split())}\t{line}\n" for tag, line in rows).encode()

@@ -244,28 +244,39 @@ class _Batch:
         self.mid, self.first = np.zeros(BATCH, np.int64), np.zeros(BATCH + 1, np.int64)
         self.ranks, self.parts = np.zeros(nonzeros, np.int32), np.zeros(nonzeros)
         self.cls, self.at = np.zeros(entries, np.int32), np.zeros(entries, np.int64)
+        self.before, self.row_of = np.zeros(entries, np.int64), np.zeros(entries, np.int32)
         self.z, self.h, self.steps = (np.zeros(entries) for _ in range(3))
+        self.pair_ends = np.zeros(BATCH + 1, np.int32)
+        self.others = np.zeros(BATCH * (BATCH - 1) // 2, np.int32)
+        self.gram = np.zeros((BATCH, BATCH))
         self.n, self.entries = 0, 0
+
+    @property
+    def links(self) -> tuple[npt.NDArray[Any], ...]:
+        """What rows have in common, as the kernel ``gather`` takes it."""
+        return self.before, self.row_of, self.pair_ends, self.others
+
+    @property
+    def pairs(self) -> tuple[Int32s, Int32s]:
+        """The two rows of each pair that has a class in common."""
+        of = np.repeat(np.arange(self.n, dtype=np.int32), np.diff(self.pair_ends[: self.n + 1]))
+        return of, self.others[: len(of)]
 
 
 class _Owner:
     """The tables of an owner, and its scratch."""
 
-    def __init__(self, tables: Tables, n_weights: int, n_classes: int, longest: int) -> None:
-        self.tables = tables
-        self.seen, self.stamp = np.zeros(n_classes, np.int64), np.zeros(n_classes + 1, np.int64)
-        entries = max(_CLASSES, n_classes + 1)
-        self.before, self.row_of = np.zeros(entries, np.int64), np.zeros(entries, np.int32)
-        self.dense, self.gram = np.zeros(n_weights), np.zeros(BATCH)
-        self.is_known = np.zeros(BATCH, np.int32)
+    def __init__(self, number: int, tables: Tables, n_weights: int, longest: int) -> None:
+        self.number, self.tables = number, tables
+        self.dense = np.zeros(n_weights)
         self.row = np.zeros(longest + 1, np.int32), np.zeros(longest + 1)
 
 
 def batch_bytes(n_weights: int, n_classes: int, longest: int, owners: int) -> int:
     """Return the bytes of batches and scratch in a process with so many owners."""
     nonzeros, entries = max(_NONZEROS, longest + 1), max(_CLASSES, n_classes + 1)
-    each = 20 * n_classes + 12 * entries + 8 * n_weights + 12 * longest
-    return 2 * (12 * nonzeros + 36 * entries) + owners * each
+    each = 4 * n_classes + 8 * n_weights + 12 * longest
+    return 2 * (12 * nonzeros + 48 * entries) + 16 * n_classes + owners * each
 
 
 def least_bytes(n_weights: int) -> int:
@@ -330,17 +341,20 @@ class ByClass:
         self.set_type(np.float32)
         self._batches = [_Batch(n, longest) for _ in range(2)]
         self._loss, self._new = np.zeros(n + 1), np.zeros(2 * n + 2)
+        self._seen, self._stamp = np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
+        self._is_known = np.zeros(BATCH, np.int32)
 
     def set_type(self, dtype: npt.DTypeLike) -> None:
         """Make weights of a dtype that are 0."""
         n, n_weights = len(self.problem.costs), len(self.rank)
         own = max(1, *map(len, self._classes))
         n_dense = _dense_features(self._counts, n, own, self._n_bytes, dtype)
-        self.tables, self._owners = [], []  # before others need memory
+        self.tables: list[Tables] = []
+        self._owners: list[_Owner] = []  # before others need memory
         for classes in self._classes:
             tables = Tables(classes, n, n_weights, n_dense, self._n_bytes, dtype)
             self.tables.append(tables)
-            self._owners.append(_Owner(tables, n_weights, n, self._longest))
+            self._owners.append(_Owner(len(self._owners), tables, n_weights, self._longest))
 
     @property
     def is_double(self) -> bool:
@@ -452,8 +466,8 @@ class ByClass:
             self.rank, self.problem.bias, lists.offsets, lists.outputs, lists.values, self.kind,
             facts.squares, facts.costs, small, facts.rest, facts.skip, batch.rows, batch.ptr,
             batch.mid, batch.ranks, batch.parts, batch.first, batch.cls, batch.at, batch.z, batch.h,
-            batch.steps, owner.seen, owner.stamp, owner.before, owner.row_of, owner.dense,
-            owner.gram, owner.is_known, self._loss, self._new, state, stats,
+            batch.steps, self._seen, self._stamp, *batch.links, self._is_known, batch.gram,
+            owner.dense, self._loss, self._new, state, stats,
         ):  # fmt: skip
             owner.tables.make_room()
 
@@ -478,21 +492,23 @@ class ByClass:
                     self.problem.bias, self.tables[0].head.shape[1], lists.offsets,
                     lists.outputs, batch.rows,
                     batch.ptr, batch.mid, batch.ranks, batch.parts, batch.first, batch.cls,
-                    batch.at,
+                    batch.at, self._seen, self._stamp, *batch.links, self._is_known,
                 )  # fmt: skip
                 done += batch.n
-            self._step(before, batch, facts)
+            self._step(before, batch)
             if batch is not None:
                 self._exchange(batch)
                 self.kernels.solve(
-                    batch.n, batch.rows, batch.first, batch.at, batch.z, batch.h, self.kind,
-                    facts.squares, facts.costs, lists.outputs, lists.values, small, facts.rest,
-                    facts.skip, self._loss, self._new, batch.steps, stats,
+                    batch.n, batch.rows, batch.first, batch.at, batch.before, batch.row_of,
+                    batch.gram, batch.z, batch.h, self.kind, facts.squares, facts.costs,
+                    lists.outputs, lists.values, small, facts.rest, facts.skip, self._loss,
+                    self._new, batch.steps, stats,
                 )  # fmt: skip
             before = batch
 
-    def _step(self, before: _Batch | None, batch: _Batch | None, facts: RowFacts) -> None:
+    def _step(self, before: _Batch | None, batch: _Batch | None) -> None:
         """Make the steps of a batch, and compute decision values of the next one."""
+        comm, owners = self.comm, len(self._owners)
 
         def work(owner: _Owner) -> None:
             arrays, own = owner.tables.arrays, owner.tables.own
@@ -506,21 +522,21 @@ class ByClass:
                     owner.tables.make_room()
             if batch is not None:
                 self.kernels.decide(
-                    *arrays, own, batch.n, batch.rows, batch.ptr, batch.mid, batch.ranks,
-                    batch.parts, batch.first, batch.cls, facts.squares, batch.z, batch.h,
-                    owner.seen, owner.stamp, owner.before, owner.row_of, owner.dense, owner.gram,
-                    owner.is_known,
+                    *arrays, own, batch.n, batch.ptr, batch.mid, batch.ranks, batch.parts,
+                    batch.first, batch.cls, batch.z, batch.pair_ends, batch.others, batch.gram,
+                    owner.dense, comm.rank, comm.size, owner.number, owners,
                 )  # fmt: skip
 
         self._for_each_owner(work)
 
     def _exchange(self, batch: _Batch) -> None:
-        """Send decision values and curvatures of this process's classes, and receive others."""
+        """Send decision values of this process's classes and its products, and receive others."""
         if self.comm.size > 1:
-            own = slice(0, batch.entries)
-            both = np.stack([batch.z[own], batch.h[own]])
-            self.own_entries(self.process[batch.cls[own]], both)
-            batch.z[own], batch.h[own] = both
+            n, (of, others) = batch.entries, batch.pairs
+            process = np.concatenate([self.process[batch.cls[:n]], of % self.comm.size])
+            values = np.concatenate([batch.z[:n], batch.gram[of, others]])
+            self.own_entries(process, values)
+            batch.z[:n], batch.gram[of, others] = values[:n], values[n:]
 
     # ------------------------------------------------------------------------------ weights
 

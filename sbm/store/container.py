@@ -41,7 +41,7 @@ import zstandard
 
 from sbm.errors import StoreError
 from sbm.plain import dataclass
-from sbm.store.files import open_own, reading, write_atomically
+from sbm.store.files import open_atomically, open_own, reading
 from sbm.store.records import parse
 
 __all__ = [
@@ -117,7 +117,7 @@ class Pieces:
 
     dtype: str
     shape: tuple[int, ...]
-    # yields the pieces in order. Called twice: for the checksum and for the bytes.
+    # yields the pieces in order
     make: Callable[[], Iterator[Array]]
 
     def buffers(self) -> Iterator[memoryview]:
@@ -175,7 +175,8 @@ def encode(
     list of bytes-like
         The container, in consecutive pieces.
     """
-    return list(_lay_out(kind, arrays, meta or {}, level, raw, {}))
+    content, payload = _lay_out(kind, arrays, meta or {}, level, raw, {})
+    return [_head(content), *itertools.chain.from_iterable(payload)]
 
 
 def header_crc(begin: bytes | memoryview) -> int:
@@ -190,16 +191,18 @@ def _lay_out(
     level: int | None,
     raw: Collection[str],
     before: Mapping[str, Any],
-) -> Iterator[bytes | memoryview]:
-    """Return all buffers: one for everything before the payload, then those of the arrays."""
+) -> tuple[dict[str, Any], list[Iterable[bytes | memoryview]]]:
+    """Return the content of the header, and the buffers of each array.
+
+    The checksum of an array that is generated is not known yet; the one given is the longest.
+    """
     entries = {entry["name"]: entry for entry in before.get("arrays", ())}
     payload: list[Iterable[bytes | memoryview]] = []
     described = []
     for name, array in arrays.items():
         if isinstance(array, Pieces):
-            dtype, codec, size, crc = np.dtype(array.dtype), "raw", 0, 0
-            for buffer in array.buffers():
-                size, crc = size + len(buffer), zlib.crc32(buffer, crc)
+            dtype, codec, crc = np.dtype(array.dtype), "raw", (1 << 32) - 1
+            size = math.prod(array.shape) * dtype.itemsize
             payload.append(array.buffers())
         else:
             dtype, codec = array.dtype, "zstd" if array.dtype.itemsize == 1 else "shuffle"
@@ -217,10 +220,13 @@ def _lay_out(
             "bytes": size,
             "crc32": crc,
         })  # fmt: skip
-    content = {**before, "kind": kind, "meta": dict(meta), "arrays": described}
-    header = json.dumps(content, separators=(",", ":")).encode()
-    fixed = _FIXED.pack(MAGIC, VERSION, len(header), zlib.crc32(header))
-    return itertools.chain([fixed + header], *payload)
+    return {**before, "kind": kind, "meta": dict(meta), "arrays": described}, payload
+
+
+def _head(content: Mapping[str, Any], size: int = 0) -> bytes:
+    """Return everything before the payload; blanks make it as long as `size`."""
+    header = json.dumps(content, separators=(",", ":")).encode().ljust(size - HEAD)
+    return _FIXED.pack(MAGIC, VERSION, len(header), zlib.crc32(header)) + header
 
 
 # Reads the bytes of a container from a begin to an end position; fewer at the end of the file.
@@ -443,7 +449,19 @@ def write(
     Arrays given as `Pieces` are stored uncompressed. `before` is the header of the file that was
     read; its unknown fields are kept.
     """
-    return write_atomically(path, _lay_out(kind, arrays, meta or {}, level, (), before or {}))
+    content, payload = _lay_out(kind, arrays, meta or {}, level, (), before or {})
+    with open_atomically(path) as file:
+        begin = size = file.write(_head(content))
+        for entry, buffers in zip(content["arrays"], payload, strict=True):
+            first, crc, is_generated = size, 0, isinstance(arrays[entry["name"]], Pieces)
+            for buffer in buffers:
+                size += file.write(buffer)
+                crc = zlib.crc32(buffer, crc) if is_generated else crc
+            entry["crc32"] = crc if is_generated else entry["crc32"]
+            assert size == first + entry["bytes"]
+        file.seek(0)
+        file.write(_head(content, begin))  # now with the checksums of what was generated
+    return size
 
 
 def is_container(path: Path) -> bool:

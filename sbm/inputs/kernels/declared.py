@@ -14,7 +14,7 @@ TYPES = {
         "parse": """
             text:uint8[1] size:int64 limit:float64 label_limit:float64 mask:int64 skip:bool
             need:int64 exact:bool labels:float64[1] weights:float64[1] indptr:int64[1]
-            ids:int64[1] values:float64[1] names:int64[2] named:int32[1] letters:uint8[1]
+            ids:int64[1] values:float64[1] names:int64[2] named:uint8[1] letters:uint8[1]
             pairs:uint8[2] errors:int64[2] notes:int64[1] bits:uint64[1]
         """,
         "write_names": "text:uint8[1] places:int64[2] ends:int64[1] out:uint8[1]",
@@ -37,6 +37,9 @@ TYPES = {
         "write_lines": """
             firsts:float64[1] lengths:int32[1] ids:int64[1] values:float64[1] precision:int64
             others:uint8[1] other_ends:int64[1] next_other:int64 out:uint8[1]
+        """,
+        "write_words": """
+            codes:int32[2] letters:uint8[1] ends:int64[1] between:int64 out:uint8[1]
         """,
     },
     "cells": {

@@ -9,8 +9,9 @@ from numba import njit
 
 from sbm.inputs.kernels.numbers import TEN, as_float
 
-__all__ = ["write_lines"]
+__all__ = ["write_lines", "write_words"]
 
+_PAIRS = np.array([48 + d for n in range(100) for d in divmod(n, 10)], np.uint8)  # 00 to 99
 _HALVES = 134217729.0  # 2^27 + 1: splits a float64 into two of 26 bits (Dekker 1971)
 
 
@@ -63,13 +64,21 @@ def _shorten(a, precision):
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def _write_digits(number, least, out, p):
     """Write a whole number with at least so many digits; return the end."""
-    n, rest = 1, number // 10
-    while rest or n < least:
+    rest, n, power = np.uint64(number), 1, np.uint64(10)
+    while n < least or rest >= power:
         n += 1
-        rest //= 10
-    for k in range(p + n - 1, p - 1, -1):
-        out[k] = np.uint8(48 + number % 10)
-        number //= 10
+        power *= np.uint64(10)
+    k = np.uint64(p + n)
+    while rest >= np.uint64(100):  # two digits at a time, which is half the divisions
+        above = rest // np.uint64(100)
+        pair = (rest - np.uint64(100) * above) << np.uint64(1)
+        k -= np.uint64(2)
+        out[k], out[k + np.uint64(1)] = _PAIRS[pair], _PAIRS[pair + np.uint64(1)]
+        rest = above
+    while k > np.uint64(p):
+        k -= np.uint64(1)
+        out[k] = np.uint8(np.uint64(48) + rest % np.uint64(10))
+        rest //= np.uint64(10)
     return p + n
 
 
@@ -141,4 +150,35 @@ def write_lines(firsts, lengths, ids, values, precision, others, other_ends, nex
         first += lengths[i]
         out[p] = 10
         p += 1
+    return p
+
+
+@njit(nogil=True, error_model="numpy")
+def write_words(codes, letters, ends, between, out):
+    """Write a line for each row of a matrix of codes: the words that they stand for.
+
+    Parameters
+    ----------
+    codes : (n_rows, n_words) int32
+    letters, ends : (n_bytes,) uint8, (n_distinct,) int64
+        Words, one after the other, and where they end.
+    between : int
+        Byte between the words of a line.
+    out : uint8, filled in place
+
+    Returns
+    -------
+    int
+        Bytes written.
+    """
+    p, n_words = 0, codes.shape[1]
+    for i in range(len(codes)):
+        for j in range(n_words):
+            code = codes[i, j]
+            for k in range(ends[code - 1] if code else 0, ends[code]):
+                out[p] = letters[k]
+                p += 1
+            out[p] = between
+            p += 1
+        out[p - 1] = 10
     return p

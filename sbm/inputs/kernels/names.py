@@ -157,6 +157,11 @@ def _parse_label(text, begin, bar, bits, limit, exact):
 
     Returns (label, importance, error code, position of the error).
     """
+    sign = np.int64(text[begin] == 45)
+    digits, n = load_digits(text, begin + sign)
+    if 0 < n < 8 and begin + sign + n + 1 == bar and text[bar - 1] == 32:  # most are like this
+        label = np.float64(join_digits(digits, n))
+        return -label if sign else label, 1.0, OK, begin
     for k in range(begin, bar):
         if text[k] == 9:
             begin = k + 1
@@ -171,7 +176,7 @@ def _parse_label(text, begin, bar, bits, limit, exact):
         end = last
     label = 0.0
     weight = 1.0
-    n = 0
+    n = np.int64(0)
     p = begin
     while True:
         while p < end and text[p] == 32:
@@ -238,8 +243,34 @@ def _add_pairs(start, nnz, limit, mask, ids, values, names, n_names, letters, pa
     return nnz, n_names, False
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _parse_plain(text, begin):
+    """Parse a name of fewer than eight digits, and a value that is such a number, or 1.
+
+    Most features are like this. Returns (number of the name, value, end); end is 0 for others.
+    """
+    digits, n = load_digits(text, np.int64(begin))
+    end = begin + np.uint64(n)
+    value, c = 1.0, text[end]
+    is_plain = 0 < n < 8
+    if c == 58:
+        digit, behind = text[end + np.uint64(1)] - np.uint8(48), text[end + np.uint64(2)]
+        if digit <= 9 and (behind == 32 or behind == 10):  # can be guessed, unlike a length
+            value, c, end = np.float64(digit), behind, end + np.uint64(2)
+        else:
+            more, m = load_digits(text, np.int64(end + np.uint64(1)))
+            end += np.uint64(1 + m)
+            is_plain &= 0 < m < 8
+            value, c = np.float64(join_digits(more, m)), text[end]
+    if not (is_plain and (c == 32 or c == 10)):
+        return np.uint64(0), value, np.uint64(0)
+    return join_digits(digits, n), value, end
+
+
 @njit(nogil=True, error_model="numpy")
-def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names, letters, bits):
+def _parse_features(
+    text, p, end, limit, mask, ids, values, nnz, names, n_names, named, letters, bits
+):
     """Parse ``|[namespace[:weight]] [name[:value]]...`` at text[p:end].
 
     Returns (nnz, n_names, error code, position of the error). If the room is too small, nnz exceeds
@@ -248,8 +279,26 @@ def _parse_features(text, p, end, limit, mask, ids, values, nnz, names, n_names,
     seed = np.uint64(0)
     scale = 1.0
     letter = np.uint8(32)  # of the namespace without a name
+    size = min(len(ids), len(names)) if len(names) else len(ids)
     while p < end:
-        c = text[p]
+        at = np.uint64(p)
+        c = text[at]
+        if c == 32 and max(nnz, n_names) < size:
+            feature, x, q = _parse_plain(text, at + np.uint64(1))
+            x *= scale
+            if q and x != 0.0 and abs(x) <= limit:
+                k = np.uint64(nnz)
+                ids[k], values[k] = np.int64((feature + seed) & np.uint64(mask)), x
+                if len(letters):
+                    letters[k] = letter
+                # Names of products need those of all features of the row.
+                if len(names) and (len(letters) or _is_new(ids[k], named)):
+                    n = np.uint64(n_names)
+                    names[n, 0], names[n, 1] = ids[k], p + 1
+                    n_names += 1
+                nnz += 1
+                p = np.int64(q)
+                continue
         if c == 32 or c == 9:
             p += 1
             continue
@@ -313,16 +362,23 @@ def _are_ascending(ids, start, end):
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
+def _is_new(feature, named):
+    """Whether a feature has no name yet, as far as is known."""
+    place, bit = np.uint64(feature) >> np.uint64(3), np.uint64(feature) & np.uint64(7)
+    return place >= np.uint64(len(named)) or (np.uint64(named[place]) >> bit) & np.uint64(1) == 0
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _drop_named(names, first, end, named):
     """Move the names from `first` to `end` whose ids have none yet to the front; return their end.
 
     Branch-free, so that many memory accesses overlap.
     """
-    size, kept = np.uint64(len(named)), np.uint64(first)
+    kept = np.uint64(first)
     for k in range(np.uint64(first), np.uint64(end)):
         feature, place = names[k, 0], names[k, 1]
         names[kept, 0], names[kept, 1] = feature, place
-        kept += np.uint64(np.uint64(feature) >= size or named[np.uint64(feature)] == 0)
+        kept += np.uint64(_is_new(feature, named))
     return np.int64(kept)
 
 
@@ -435,8 +491,9 @@ def parse(
     names : (as long as ids, or 0, 2) int64, filled in place
         Id and position of each feature in the order of the text. Of a product, the position of
         the first feature, and 2^32 times that of the second one plus 1.
-    named : (size,) int32
-        Not 0 for ids whose names are known and so left out; larger ids have none.
+    named : (size,) uint8
+        Bits of ids whose names are known and so left out; larger ids have none. Bits, because they
+        fit in the cache.
     letters : (as long as ids, or 0) uint8, filled in place
         First letter of the namespace of each feature, if there are pairs.
     pairs : (n_pairs, 2) uint8
@@ -492,7 +549,7 @@ def parse(
             behind = text[end]
             text[end] = 10
             nnz, n_names, code, where = _parse_features(
-                text, bar, end, limit, mask, ids, values, nnz, names, n_names, letters, bits
+                text, bar, end, limit, mask, ids, values, nnz, names, n_names, named, letters, bits
             )
             text[end] = behind
         if code == OK and len(pairs) and nnz <= len(ids):

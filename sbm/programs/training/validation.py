@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sbm.compiled.calls import load
 from sbm.dataset.batches import (
     SCORES,
+    Batch,
     prepare_batches,
     read_batches,
     require_input,
@@ -272,11 +273,11 @@ class Validation:
         if not self._is_checked:
             prepare_batches(path, sources, "validating", PREDICT, self._progress)
         table = IdTable(store.read_feature_ids())
-        batches = read_batches(path, sources, table, outputs, 1, self._progress, words=words)
-        for y, begins, ends, indices, values, _ in batches:
+        batches = read_batches(path, sources, table, Batch.copy, 1, self._progress, words=words)
+        for batch in itertools.chain.from_iterable(some.slices(outputs) for some in batches):
             yield Rows(
-                begins, (ends - begins).astype(np.int32), indices, values,
-                self._codes(y, words.new),
+                batch.begins, (batch.ends - batch.begins).astype(np.int32), batch.indices,
+                batch.values, self._codes(batch.y, words.new),
             )  # fmt: skip
         for warning in [] if self._is_checked else table_notes(sources or []):
             self._progress.stage(f"{path}: {warning}")

@@ -13,9 +13,9 @@ the rows j of the batch that have class c (Gershgorin), each row maximises, with
 so the dual value never falls. With one row in a batch, or no common class, this is the exact
 solution of the row's problem.
 
-Each class has one owner, with tables T of weights (`tables`). It computes decision values and
-curvatures, and makes the steps. What it computes does not depend on the number of owners, nor does
-the division of rows into batches.
+Each class has one owner, with tables T of weights (`tables`). It computes decision values and makes
+the steps; products of rows are shared out, too. What an owner computes does not depend on their
+number, nor does the division of rows into batches.
 
 A batch has rows 0 to n - 1, with row k of the block ``rows[k]``; its nonzeros ptr[k] to ptr[k + 1],
 from mid[k] on outside the heads of tables, of `ranks` and `values`; and its entries first[k] to
@@ -144,11 +144,23 @@ def _take_row(i, starts, lengths, indices, values, rank, bias, width, ranks, par
 @njit(nogil=True, error_model="numpy")
 def gather(
     order, most, starts, lengths, indices, values, y, rank, bias, width, offsets, listed, rows, ptr,
-    mid, ranks, parts, first, cls, at,
+    mid, ranks, parts, first, cls, at, seen, stamp, before, row_of, pair_ends, others, is_known,
 ):  # fmt: skip
     """Begin a batch with at most `most` rows of `order` that fit; return (rows, entries).
 
     A single row always fits. `width` is that of the heads of tables; the bias must be in them.
+
+    Parameters
+    ----------
+    seen, stamp : (K + 1,) int64
+        Scratch: the last entry of a class, and whether it is of this batch.
+    before, row_of : (n_entries,) int64, int32
+        The entry before one of the same class, or -1, and the row of each. Written.
+    pair_ends, others : (BATCH + 1,) and (any,) int32
+        Row k has a class in common with rows pair_ends[k] to pair_ends[k + 1] of `others`, which
+        are before it. Written.
+    is_known : (BATCH,) int32
+        Scratch.
     """
     n = 0
     e = 0
@@ -172,40 +184,73 @@ def gather(
                 e += 1
         n += 1
     ptr[n], first[n] = position, e
+    _link(n, first, cls, seen, stamp, before, row_of, pair_ends, others, is_known)
     return n, e
 
 
-@njit(nogil=True, error_model="numpy")
-def decide(
-    begin, lines, used, head, cells, tags, top, own, n, rows, ptr, mid, ranks, parts, first,
-    cls, squares, z, h, seen, stamp, before, row_of, dense, gram, is_known,
-):  # fmt: skip
-    """Write decision values `z` and curvatures `h` of an owner's entries of a batch.
-
-    Parameters
-    ----------
-    own : (K,) int32
-        Number of each class in the tables; -1 for classes of other owners.
-    squares : (n_block,) float64
-        Squared norms of rows.
-    seen, stamp : (K + 1,) int64
-        Scratch: the last entry of a class, and whether it is of this batch.
-    before, row_of : (n_entries,) int64, int32
-        Scratch: the entry before one of the same class, and the row of each.
-    dense : (n_weights,) float64
-        Scratch, zeros.
-    gram, is_known : (n,) float64, int32
-        Scratch: |x_i·x_j| of a row and those before it.
-    """
-    T = (begin, lines, used, head, cells, tags, top)
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _link(n, first, cls, seen, stamp, before, row_of, pair_ends, others, is_known):
+    """Write which rows of a batch have classes in common, and their entries of the same class."""
     last = len(stamp) - 1
     stamp[last] += 1
     now = stamp[last]
     for k in range(n):
         is_known[k] = -1
+    pairs = 0
+    for k in range(n):
+        pair_ends[k] = pairs
+        for q in range(first[k], first[k + 1]):
+            c = cls[q]
+            o = seen[c] if stamp[c] == now else -1
+            before[q] = o
+            while o >= 0:
+                j = row_of[o]
+                if is_known[j] != k:
+                    is_known[j] = k
+                    others[pairs] = j
+                    pairs += 1
+                o = before[o]
+            stamp[c] = now
+            seen[c] = q
+            row_of[q] = k
+    pair_ends[n] = pairs
+
+
+@njit(nogil=True, error_model="numpy")
+def decide(
+    begin, lines, used, head, cells, tags, top, own, n, ptr, mid, ranks, parts, first, cls, z,
+    pair_ends, others, gram, dense, process, processes, owner, owners,
+):  # fmt: skip
+    """Write decision values `z` of an owner's entries of a batch, and its share of |x_i·x_j|.
+
+    Parameters
+    ----------
+    own : (K,) int32
+        Number of each class in the tables; -1 for classes of other owners.
+    pair_ends, others : (n + 1,) and (any,) int32
+        As of `gather`.
+    gram : (BATCH, BATCH) float64
+        |x_i·x_j| of pairs of rows, written for the rows that are the owner's.
+    dense : (n_weights,) float64
+        Scratch, zeros.
+    process, processes, owner, owners : int
+        Number of this process and of this owner in it, which rows are dealt to.
+    """
+    T = (begin, lines, used, head, cells, tags, top)
     for k in range(n):
         b, m, e = ptr[k], mid[k], ptr[k + 1]
-        is_spread = False
+        is_due = k % processes == process and k // processes % owners == owner
+        if is_due and pair_ends[k + 1] > pair_ends[k]:
+            for p in range(b, e):
+                dense[np.uint32(ranks[p])] = parts[p]
+            for t in range(pair_ends[k], pair_ends[k + 1]):
+                j = others[t]
+                product = 0.0
+                for p in range(ptr[j], ptr[j + 1]):
+                    product += parts[p] * dense[np.uint32(ranks[p])]
+                gram[k, j] = abs(product)
+            for p in range(b, e):
+                dense[np.uint32(ranks[p])] = 0.0
         following = first[k]
         while following < first[k + 1] and own[cls[following]] < 0:
             following += 1
@@ -214,38 +259,24 @@ def decide(
             following = q + 1
             while following < first[k + 1] and own[cls[following]] < 0:
                 following += 1
-            c = cls[q]
-            curvature = squares[rows[k]]
-            if stamp[c] == now:
-                o = seen[c]
-                while o >= 0:
-                    j = row_of[o]
-                    if is_known[j] != k:
-                        if not is_spread:
-                            for p in range(b, e):
-                                dense[np.uint32(ranks[p])] = parts[p]
-                            is_spread = True
-                        product = 0.0
-                        for p in range(ptr[j], ptr[j + 1]):
-                            product += parts[p] * dense[np.uint32(ranks[p])]
-                        gram[j] = abs(product)
-                        is_known[j] = k
-                    curvature += gram[j]
-                    h[o] += gram[j]
-                    o = before[o]
-                before[q] = seen[c]
-            else:
-                before[q] = -1
-                stamp[c] = now
-            seen[c] = q
-            row_of[q] = k
-            h[q] = curvature
             if following < first[k + 1]:
                 look_ahead(T, own[cls[following]], ranks, b, m, e)
-            z[q] = dot(T, own[c], ranks, parts, b, m, e)
-        if is_spread:
-            for p in range(b, e):
-                dense[np.uint32(ranks[p])] = 0.0
+            z[q] = dot(T, own[cls[q]], ranks, parts, b, m, e)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _curve(n, rows, first, squares, before, row_of, gram, h):
+    """Write the curvatures of the entries of a batch."""
+    for k in range(n):
+        for q in range(first[k], first[k + 1]):
+            curvature = squares[rows[k]]
+            o = before[q]
+            while o >= 0:
+                product = gram[k, row_of[o]]
+                curvature += product
+                h[o] += product
+                o = before[o]
+            h[q] = curvature
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -331,6 +362,9 @@ def solve(
     rows,
     first,
     at,
+    before,
+    row_of,
+    gram,
     z,
     h,
     kind,
@@ -350,6 +384,12 @@ def solve(
 
     Parameters
     ----------
+    before, row_of : (n_entries,) int64, int32
+        As of `gather`.
+    gram : (BATCH, BATCH) float64
+        As of `decide`, of all owners.
+    h : (n_entries,) float64
+        Curvatures, written.
     kind : int
         As in `joint`.
     squares, costs : (n_block,) float64
@@ -365,6 +405,7 @@ def solve(
         Raised by: gaps at the visits, rise of Σβ, rows, entries that moved; squared steps times
         curvatures, and times those of rows alone.
     """
+    _curve(n, rows, first, squares, before, row_of, gram, h)
     for k in range(n):
         i = rows[k]
         C = costs[i]
@@ -445,8 +486,8 @@ def apply(
 def visit(
     begin, lines, used, head, cells, tags, top, own, order, most, starts, lengths, indices,
     values, y, rank, bias, offsets, listed, betas, kind, squares, costs, small, rest, skip, rows,
-    ptr, mid, ranks, parts, first, cls, at, z, h, steps, seen, stamp, before, row_of, dense, gram,
-    is_known, loss, new, state, stats,
+    ptr, mid, ranks, parts, first, cls, at, z, h, steps, seen, stamp, before, row_of, pair_ends,
+    others, is_known, gram, dense, loss, new, state, stats,
 ):  # fmt: skip
     """Visit the rows of `order` in batches if all classes have one owner; return whether all are.
 
@@ -471,15 +512,16 @@ def visit(
             return True
         n, entries = gather(
             order[state[0] :], most, starts, lengths, indices, values, y, rank, bias,
-            head.shape[1], offsets, listed, rows, ptr, mid, ranks, parts, first, cls, at,
+            head.shape[1], offsets, listed, rows, ptr, mid, ranks, parts, first, cls, at, seen,
+            stamp, before, row_of, pair_ends, others, is_known,
         )  # fmt: skip
         decide(
-            begin, lines, used, head, cells, tags, top, own, n, rows, ptr, mid, ranks, parts,
-            first, cls, squares, z, h, seen, stamp, before, row_of, dense, gram, is_known,
+            begin, lines, used, head, cells, tags, top, own, n, ptr, mid, ranks, parts, first, cls,
+            z, pair_ends, others, gram, dense, 0, 1, 0, 1,
         )  # fmt: skip
         solve(
-            n, rows, first, at, z, h, kind, squares, costs, listed, betas, small, rest, skip, loss,
-            new, steps, stats,
+            n, rows, first, at, before, row_of, gram, z, h, kind, squares, costs, listed, betas,
+            small, rest, skip, loss, new, steps, stats,
         )  # fmt: skip
         state[0] += n
         state[1], state[2], state[3] = n, entries, 0

@@ -15,7 +15,7 @@ from numba import njit
 
 from sbm.solver.kernels.common import GOLDEN, mix
 
-__all__ = ["assign", "best", "decide", "decide_sparse", "hold_out"]
+__all__ = ["assign", "best", "count_buckets", "decide", "decide_sparse", "hold_out", "judge"]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -214,3 +214,57 @@ def best(scores, out):
                 columns[place] = columns[place - 1]
                 place -= 1
             columns[place] = k
+
+
+@njit(nogil=True, error_model="numpy")
+def judge(y, z, negative, positive, threshold, counts, known, truth):
+    """Count rows by true and predicted label.
+
+    Parameters
+    ----------
+    y, z : (n,) float64
+        Labels and decision values.
+    negative, positive : float
+        The two labels. Others are unknown.
+    threshold : float
+        Larger decision values are positive.
+    counts : (3, 2) int64, in place
+        True negative, positive or unknown; predicted negative or positive.
+    known, truth : (n,) float64 and bool, filled in place
+        Decision values of the rows with a known label, and whether it is the positive one.
+
+    Returns
+    -------
+    int
+        Rows with a known label.
+    """
+    n = 0
+    for i in range(len(y)):
+        is_positive = y[i] == positive
+        is_known = is_positive | (y[i] == negative)
+        counts[
+            np.uint64(1 if is_positive else (0 if is_known else 2)), np.uint64(z[i] > threshold)
+        ] += 1
+        known[np.uint64(n)] = z[i]
+        truth[np.uint64(n)] = is_positive
+        n += is_known
+    return n
+
+
+@njit(nogil=True, error_model="numpy")
+def count_buckets(z, truth, histogram):
+    """Count decision values by the upper bits of their float32, whose order is theirs.
+
+    Parameters
+    ----------
+    z, truth : (n,) float64 and bool
+        Decision values, and whether the label is positive.
+    histogram : (2, 2^20) int64, in place
+    """
+    for i in range(len(z)):
+        # -0.0 becomes 0.0, and values beyond float32 infinite.
+        single = np.float32(z[i]) + np.float32(0)
+        bits = np.float32(single).view(np.uint32)
+        top = np.uint32(1 << 31)
+        key = ~bits if bits & top else bits | top
+        histogram[np.uint64(truth[i]), np.uint64(key >> np.uint32(12))] += 1

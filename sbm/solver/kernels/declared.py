@@ -59,6 +59,10 @@ _READ = f"{_SIZES} tags:uint64[1] top:int64[1]"
 _NONZEROS = "starts:int64[1] lengths:int32[1] indices:int32[1] values:{values}"
 _LISTS = "offsets:int64[1] listed:int32[1]"
 _BATCH = "ptr:int64[1] mid:int64[1] ranks:int32[1] parts:float64[1] first:int64[1] cls:int32[1]"
+_LINKS = (
+    "seen:int64[1] stamp:int64[1] before:int64[1] row_of:int32[1] pair_ends:int32[1] "
+    "others:int32[1] is_known:int32[1]"
+)
 
 TYPES = {
     "svc": _one_variable("int32[1]", screened="int32[1]"),
@@ -188,6 +192,11 @@ TYPES = {
             out:float64[2]
         """,
         "best": "scores:float64[2] out:int32[2]",
+        "judge": """
+            y:float64[1] z:float64[1] negative:float64 positive:float64 threshold:float64
+            counts:int64[2] known:float64[1] truth:bool[1]
+        """,
+        "count_buckets": "z:float64[1] truth:bool[1] histogram:int64[2]",
     },
     "tables": {
         "lay_out": _TABLES,
@@ -218,27 +227,26 @@ TYPES = {
         """,
         "gather": f"""
             order:int32[1] most:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64 width:int64
-            {_LISTS} rows:int32[1] {_BATCH} at:int64[1]
+            {_LISTS} rows:int32[1] {_BATCH} at:int64[1] {_LINKS}
         """,
         "decide": f"""
-            {_TABLES} own:int32[1] n:int64 rows:int32[1] {_BATCH} squares:float64[1] z:float64[1]
-            h:float64[1] seen:int64[1] stamp:int64[1] before:int64[1] row_of:int32[1]
-            dense:float64[1] gram:float64[1] is_known:int32[1]
+            {_TABLES} own:int32[1] n:int64 {_BATCH} z:float64[1] pair_ends:int32[1]
+            others:int32[1] gram:float64[2] dense:float64[1] process:int64 processes:int64
+            owner:int64 owners:int64
         """,
         "solve": """
-            n:int64 rows:int32[1] first:int64[1] at:int64[1] z:float64[1] h:float64[1] kind:int64
-            squares:float64[1] costs:float64[1] listed:int32[1] betas:float64[1] small:float64
-            rest:uint8[1] skip:uint8[1] loss:float64[1] new:float64[1] steps:float64[1]
-            stats:float64[1]
+            n:int64 rows:int32[1] first:int64[1] at:int64[1] before:int64[1] row_of:int32[1]
+            gram:float64[2] z:float64[1] h:float64[1] kind:int64 squares:float64[1]
+            costs:float64[1] listed:int32[1] betas:float64[1] small:float64 rest:uint8[1]
+            skip:uint8[1] loss:float64[1] new:float64[1] steps:float64[1] stats:float64[1]
         """,
         "apply": f"{_TABLES} own:int32[1] n:int64 done:int64 {_BATCH} steps:float64[1]",
         "visit": f"""
             {_TABLES} own:int32[1] order:int32[1] most:int64 {_NONZEROS} y:int32[1] rank:int32[1]
             bias:float64 {_LISTS} betas:float64[1] kind:int64 squares:float64[1] costs:float64[1]
             small:float64 rest:uint8[1] skip:uint8[1] rows:int32[1] {_BATCH} at:int64[1]
-            z:float64[1] h:float64[1] steps:float64[1] seen:int64[1] stamp:int64[1] before:int64[1]
-            row_of:int32[1] dense:float64[1] gram:float64[1] is_known:int32[1] loss:float64[1]
-            new:float64[1] state:int64[1] stats:float64[1]
+            z:float64[1] h:float64[1] steps:float64[1] {_LINKS} gram:float64[2] dense:float64[1]
+            loss:float64[1] new:float64[1] state:int64[1] stats:float64[1]
         """,
         "add_rows": f"""
             {_TABLES} own:int32[1] done:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64
