@@ -294,6 +294,7 @@ _PLACES = {
     "_PENDING": "sbm.models.metrics",
     "_PIECE": "sbm.models.probabilities",
     "_READ": "sbm.models.liblinear",
+    "_short_nonzeros": "sbm.engine.columns",
     "_SHRINK": "sbm.programs.training.columns",
     "_TEXT_BYTES": "sbm.models.liblinear",
     "_WAIT": "sbm.inputs.remote",

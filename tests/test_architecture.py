@@ -210,7 +210,8 @@ FIGURES = {
     # Tags of weights by class, four in a word, and how full their tables are: 11.
     # Types, dense features, rounding of weights by class: 2 more; room to write their models: 1.
     # Where rounds of rows that may rest end: 1.
-    "numeric constants of modules": 643,
+    # Newton steps of sparse models: when they leave rows out, and how often they alternate: 2.
+    "numeric constants of modules": 645,
     # 31 are calls and signatures of the kernels of weights by class, which have many arrays
     # Kernels of weights by class that visit in one call, and their calls: 7.
     # Signature of searches along lines: 1.

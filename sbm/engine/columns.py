@@ -40,17 +40,22 @@ Result = TypeVar("Result")
 # eight).
 _OF_A_FIT, _OF_ALL = 2, 15
 # Doubles per row: margins of each model, and of each model that is solved.
-_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 4
+_ROW_OF_A_FIT, _ROW_OF_A_SOLVE = 1, 6
 _MATRICES = 4  # of products of columns, of each model that is solved
 # Bytes per column: feature, start, gain, scale, place; and of each model that is solved. What
 # chooses the features, in turn with the solver, is counted among the doubles per feature.
-_COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 32, 148, 64
+_COLUMN, _COLUMN_OF_A_SOLVE, _CHOOSING = 32, 156, 64
 _COLUMNS_SHARE = 0.75  # of the memory for blocks and columns
 _ROW = 4  # bytes of a row's number in a column
 
 
 def _column_bytes(solves: int) -> int:
     return _COLUMN + _COLUMN_OF_A_SOLVE * solves - _CHOOSING
+
+
+def _short_nonzeros(store: BlockStore) -> int:
+    """Return the room for columns without the rows that do not matter to a Newton step."""
+    return store.nnz // 2
 
 
 def _wanted(store: BlockStore, n_weights: int, fits: int) -> int:
@@ -69,8 +74,9 @@ def plan_columns(
 ) -> MemoryPlan:
     """Divide a memory bound among blocks of rows, the margins of all rows, and columns.
 
-    Memory that the columns cannot use is left for blocks that stay decoded. If they do not all fit,
-    models are solved one after the other.
+    Memory that the columns cannot use is left for blocks that stay decoded. If they fit twice, each
+    model that is solved may copy half of them. If they do not all fit, models are solved one after
+    the other.
 
     Parameters
     ----------
@@ -89,7 +95,8 @@ def plan_columns(
     Returns
     -------
     MemoryPlan
-        Without a cache; ``items["columns"]`` is the room for columns.
+        Without a cache; ``items["columns"]`` is the room for columns, and ``items["copies"]``, if
+        it is there, for copies of them.
 
     Raises
     ------
@@ -99,10 +106,15 @@ def plan_columns(
     fits = sum(shape.outputs)
     wanted = _wanted(store, shape.n_weights, fits)
     given = store, mem, shape, is_weighted, intercept, reserved
-    with suppress(MemoryPlanError):
-        made = _plan_columns(*given, wanted, min(fits, AT_ONCE))
-        if made.items["columns"] == wanted:
-            return made
+    at_once = min(fits, AT_ONCE)
+    copies = at_once * _short_nonzeros(store) * NONZERO_BYTES[store.value_type]
+    for more in (copies, 0):
+        with suppress(MemoryPlanError):
+            made = _plan_columns(*given[:-1], reserved + more, wanted, at_once)
+            if made.items["columns"] == wanted:
+                if more:
+                    made.items["copies"] = more
+                return made
     made = _plan_columns(*given, wanted, 1)
     room = min(made.items["columns"], wanted - 1)
     return replace(made, items=made.items | {"columns": room})
@@ -243,7 +255,9 @@ class ColumnPasses:
         self._at_once = 1 if self._packs else min(len(problems), AT_ONCE)
         self.columns = self._no_columns()
         self.seconds = Seconds()
-        self._scratch = [Scratch.of(rows) for _ in range(self._at_once)]
+        room = _short_nonzeros(store) if "copies" in plan.items else 0
+        value_type = None if store.value_type == "ones" else store.value_type
+        self._scratch = [Scratch.of(rows, room, value_type) for _ in range(self._at_once)]
         self._team = ThreadPoolExecutor(threads, "sbm-solve")
         self.reader = BlockReader(
             store, plan, staying, len(staying) == len(plan.parts), y_dtype, threads,

@@ -33,10 +33,12 @@ _TARGETS = -2
 # margin, if the column's values are below 1.
 _BOX = 2.0
 _LEAST_CURVATURE = 1e-12
+_SHORT = 0.75  # share of the rows up to which a Newton step leaves the others out of its columns
 _INNER = 0.1  # share of the violations that a Newton step leaves
-_SWEEPS = 10  # over all columns, in a Newton step
+_SWEEPS = 5  # over all columns, before conjugate gradients
 _MOST_FLAT = 3
-_CONJUGATE = 15  # steps of conjugate gradients, if the sweeps were not enough; more after they paid
+_ALTERNATIONS = 4  # of sweeps and conjugate gradients, in a Newton step
+_CONJUGATE = 15  # steps of conjugate gradients; twice as many after they paid, half if they did not
 _MOST_PATIENCE = 2  # Newton steps without, if they did not pay; they pay late, near the optimum
 _SHORT_SWEEPS = 200  # over the columns that move most, after each of these
 _SHARE, _ROOM = 0.9, 0.25  # of the decrease that these made, and of the nonzeros visited
@@ -234,16 +236,32 @@ class Scratch:
         -H X d and H, alternately.
     step : ndarray, shape (n_rows,), float64
         X d.
+    numbers : ndarray, shape (n_rows,), int32
+        Of the rows that a Newton step depends on.
+    short_model : ndarray, shape (2 n_most,), float32
+        As `model`, of these rows, if they are at most `n_most`.
+    short_rows, short_values : ndarray, shape (room,)
+        The nonzeros of these rows, as those of `Columns`.
     """
 
     theta: Floats
     model: npt.NDArray[np.float32]
     step: Floats
+    numbers: npt.NDArray[np.int32]
+    short_model: npt.NDArray[np.float32]
+    short_rows: npt.NDArray[np.int32]
+    short_values: npt.NDArray[np.floating] | None
 
     @classmethod
-    def of(cls, n_rows: int) -> Scratch:
-        """Return arrays for so many rows."""
-        return cls(np.empty(n_rows), np.empty(2 * n_rows, np.float32), np.empty(n_rows))
+    def of(cls, n_rows: int, room: int = 0, value_type: str | None = None) -> Scratch:
+        """Return arrays for so many rows; `value_type` is None if all values are 1."""
+        some = n_rows if room > 0 else 0
+        most = int(_SHORT * some)
+        return cls(
+            np.empty(n_rows), np.empty(2 * n_rows, np.float32), np.empty(n_rows),
+            np.empty(some, np.int32), np.empty(2 * most, np.float32), np.empty(room, np.int32),
+            None if value_type is None else np.empty(room, value_type),
+        )  # fmt: skip
 
 
 @dataclass
@@ -454,6 +472,9 @@ class _Newton:
         self._active, self._few = np.empty(m, np.int32), np.empty(m, np.int32)
         self._sums, self._grades = np.zeros(3), np.zeros((2, 64))
         self._is_differentiated = False
+        # The columns and -H X d and H of a Newton step, without rows that do not matter to it.
+        self._short, self._model = (*columns.arrays, fit.problem.bias), scratch.model
+        self._short_starts = np.empty(m + 1 if len(scratch.short_rows) else 0, np.int64)
         middle = int(np.searchsorted(starts, starts[-1] // 2))
         self._halves = (0, middle), (middle, m)
         self._penalty = fit.problem.l2, fit.problem.l1
@@ -463,6 +484,7 @@ class _Newton:
             self._box[:] = math.inf
         self._flat = 0  # steps in a row that changed the objective by less than its rounding
         self._gained = 0.0  # decrease of the model since the last sweep over all columns
+        self._usual = 0.0  # that, for each nonzero
         self._wait = self._patience = 0  # Newton steps without conjugate gradients
         self._most = _CONJUGATE
         self._missed = 0  # nonzeros visited by sweeps that were not enough
@@ -511,42 +533,82 @@ class _Newton:
         if total == 0:
             return False
         problem, self._near = self._fit.problem, self._active[:n].copy()
+        self._shorten()
         self._work.nonzeros += self._kernels.curvatures(
-            *self._columns.arrays, problem.bias, self._near, self._scratch.model[1:],
-            problem.l2 + _LEAST_CURVATURE, self._h,
-        )  # fmt: skip
+            *self._short, self._near, self._model[1:], problem.l2 + _LEAST_CURVATURE, self._h
+        )
         self._minimise(_INNER * total)
         return self._search()
+
+    def _shorten(self) -> None:
+        """Leave rows without curvature out of the near columns, if they are many."""
+        columns, scratch, bias = self._columns, self._scratch, self._fit.problem.bias
+        self._short, self._model = (*columns.arrays, bias), scratch.model
+        if not len(self._short_starts):
+            return
+        n = self._kernels.number_curved(scratch.model, scratch.numbers, scratch.short_model)
+        if n > 0 and self._kernels.shorten(
+            columns.starts, columns.rows, columns.values, self._near, scratch.numbers,
+            self._short_starts, scratch.short_rows, scratch.short_values,
+        ):  # fmt: skip
+            rest = None, scratch.short_values, columns.dense, bias
+            self._short = (self._short_starts, scratch.short_rows, *rest)
+            self._model = scratch.short_model[: 2 * n]
 
     def _minimise(self, tol: float) -> None:
         """Minimise the quadratic model over the near columns.
 
-        Columns that made most of the decrease are visited again before the next sweep, for about
-        the same number of nonzeros.
+        Sweeps alternate with conjugate gradients for as long as these pay.
         """
-        m = n = len(self._near)
         self._d[:] = 0.0
         self.gains[:] = 0.0
         if self._matrix_pays():
             self._solve(_FURTHER * tol)
             return
+        self._model[::2] = 0.0
+        for _ in range(_ALTERNATIONS):
+            start = self._work.nonzeros
+            if self._is_swept(tol):
+                return
+            self._missed += self._work.nonzeros - start
+            if self._matrix_pays():
+                self._solve(_FURTHER * tol)
+                return
+            if self._wait > 0:
+                self._wait -= 1
+                return
+            begun = self._work.nonzeros
+            if self._conjugate() < self._usual * (self._work.nonzeros - begun):
+                self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
+                self._most = max(_CONJUGATE, self._most // 2)
+                return
+            self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
+
+    def _is_swept(self, tol: float) -> bool:
+        """Sweep over the near columns; return whether that is enough, or the time is up.
+
+        Columns that made most of the decrease are visited again before the next sweep, for about
+        the same number of nonzeros.
+        """
+        m = n = len(self._near)
         active, few = self._active, self._few
-        self._scratch.model[::2] = 0.0
-        limit, sweeps, start = math.inf, 0, self._work.nonzeros
-        while sweeps < _SWEEPS and not self._is_over():
+        active[:n] = self._near
+        limit = math.inf
+        for _ in range(_SWEEPS):
+            if self._is_over():
+                return True
             was_full = m == n
             begun, self._gained = self._work.nonzeros, 0.0
             m, violation, worst, visited = self._sweep(active, m, limit)
-            sweeps += 1
             limit = worst
             if violation <= tol:
                 if was_full:
-                    return
+                    return True
                 active[:n] = self._near  # visit also those that were dropped
                 m, limit = n, math.inf
                 continue
             some = self._kernels.movers(
-                self._columns.starts, active, m, self._gain, _SHARE, _ROOM * visited,
+                self._short[0], active, m, self._gain, _SHARE, _ROOM * visited,
                 self._grades, few,
             )  # fmt: skip
             if not 0 < some < m:
@@ -558,21 +620,8 @@ class _Newton:
                 again, short = again + nonzeros, short + 1
                 if self._sums[2] < least:
                     break
-        if sweeps < _SWEEPS:  # the time is up
-            return
-        self._missed += self._work.nonzeros - start
-        if self._matrix_pays():
-            self._solve(_FURTHER * tol)
-            return
-        if self._wait > 0:
-            self._wait -= 1
-            return
-        usual = self._gained / max(1, self._work.nonzeros - begun)
-        begun = self._work.nonzeros
-        if self._conjugate() < usual * (self._work.nonzeros - begun):
-            self._wait = self._patience = min(_MOST_PATIENCE, 2 * self._patience + 1)
-        else:
-            self._patience, self._most = 0, min(4 * _CONJUGATE, 2 * self._most)
+        self._usual = self._gained / max(1, self._work.nonzeros - begun)
+        return False
 
     def _matrix_pays(self) -> bool:
         """Return whether X'HX of the near columns costs no more than the sweeps that missed."""
@@ -580,7 +629,7 @@ class _Newton:
         return self._missed > 0 and len(self._near) <= MOST_GRAM and pays
 
     def _gram_nonzeros(self) -> int:
-        some, starts = self._near, self._columns.starts
+        some, starts = self._near, self._short[0]
         return len(some) * int((starts[some + 1] - starts[some]).sum()) // 2
 
     def _solve(self, tol: float) -> None:
@@ -618,14 +667,12 @@ class _Newton:
 
     def _gram(self) -> Floats:
         """Return X'HX of the near columns."""
-        columns, scratch, n = self._columns, self._scratch, len(self._near)
+        scratch, n, rows = self._scratch, len(self._near), len(self._model) // 2
         G = np.empty((n, n))
 
         def work(part: int) -> None:
-            self._kernels.gram(
-                *columns.arrays, self._fit.problem.bias, self._near, scratch.model[1:], part, 2,
-                (scratch.step, scratch.theta)[part], G,
-            )  # fmt: skip
+            column = (scratch.step, scratch.theta)[part][:rows]
+            self._kernels.gram(*self._short, self._near, self._model[1:], part, 2, column, G)
 
         list(self._spread(work, range(2)))
         self._work.nonzeros += self._gram_nonzeros()
@@ -639,24 +686,24 @@ class _Newton:
         because columns are alike, this takes long steps; elsewhere it wastes time, and the caller
         waits longer and longer before it tries again.
         """
-        problem, scratch, kernels = self._fit.problem, self._scratch, self._kernels
+        problem, kernels = self._fit.problem, self._kernels
         some = self._near[self._w[self._near] + self._d[self._near] != 0]
         some = some[some != self._free]  # the intercept stays as it is
-        place = (*self._columns.arrays, problem.bias, some)
+        place = (*self._short, some)
         u, h, step = self._w[some] + self._d[some], self._h[some], np.zeros(len(some))
         signs, r, q = np.sign(u), np.empty(len(some)), np.empty(len(some))
-        H = scratch.model[1::2]
-        kernels.products(*place, scratch.model, 2, r)
+        H, Xp = self._model[1::2], self._scratch.step[: len(self._model) // 2]
+        kernels.products(*place, self._model, 2, r)
         r += self._g[some]
         r -= problem.l1 * signs + problem.l2 * u
         slope, p = r.copy(), r / h
         size = first = _dot(r, p)
-        starts = self._columns.starts
+        starts = self._short[0]
         nonzeros = int((starts[some + 1] - starts[some]).sum())
         for _ in range(self._most):
-            kernels.multiply(*place, p, scratch.step)
-            scratch.step *= H
-            kernels.products(*place, scratch.step, 1, q)
+            kernels.multiply(*place, p, Xp)
+            Xp *= H
+            kernels.products(*place, Xp, 1, q)
             self._work.nonzeros += 2 * nonzeros
             q += problem.l2 * p
             curve = _dot(p, q)
@@ -673,14 +720,14 @@ class _Newton:
             new = u + length * step
             new[np.sign(new) != signs] = 0.0
             new = np.clip(new, was - self._box[some], was + self._box[some])
-            kernels.multiply(*place, new - u, scratch.step)
+            kernels.multiply(*place, new - u, Xp)
             self._work.nonzeros += nonzeros
-            change = H * scratch.step
-            curve = _dot(scratch.step, change) + problem.l2 * _dot(new - u, new - u)
+            change = H * Xp
+            curve = _dot(Xp, change) + problem.l2 * _dot(new - u, new - u)
             decrease = _dot(slope, new - u) - 0.5 * curve
             if decrease > 0:
                 self._d[some] = np.where(new == 0, -was, new - was)
-                scratch.model[::2] -= change
+                self._model[::2] -= change
                 return decrease
         return 0.0
 
@@ -689,9 +736,8 @@ class _Newton:
     ) -> tuple[int, float, float, int]:
         """Visit columns once; return how many may still move, violations, and nonzeros."""
         kept, moved, visited = self._kernels.sweep(
-            *self._columns.arrays, self._fit.problem.bias, self._free, self._scratch.model, self._g,
-            self._w, self._d, self._h, *self._penalty, self._box, active, m, limit, self._gain,
-            self.gains, self._sums,
+            *self._short, self._free, self._model, self._g, self._w, self._d, self._h,
+            *self._penalty, self._box, active, m, limit, self._gain, self.gains, self._sums,
         )  # fmt: skip
         self._gained += float(self._sums[2])
         self._work.sweeps += 1

@@ -350,6 +350,11 @@ TYPES = {
             G:float64[2] r:float64[1] w:float64[1] d:float64[1] box:float32[1]
             lasso:float64[1] ridge:float64[1] tol:float64 most:int64 left:float64[1]
         """,
+        "number_curved": "model:float32[1] numbers:int32[1] curved:float32[1]",
+        "shorten": """
+            starts:int64[1] rows:int32[1] values:{values} some:int32[1] numbers:int32[1]
+            short_starts:int64[1] short_rows:int32[1] short_values:{values}
+        """,
         "movers": """
             starts:int64[1] active:int32[1] m:int64 gain:float32[1] share:float64 room:float64
             grades:float64[2] out:int32[1]

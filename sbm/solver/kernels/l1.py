@@ -53,8 +53,8 @@ from sbm.solver.kernels.common import add, dot, exp, log1p, log_ratio
 
 __all__ = [
     "center", "collect", "count", "curvatures", "descend", "differentiate", "dual", "gram",
-    "linearize", "movers",
-    "multiply", "near", "products", "sweep", "visit",
+    "linearize", "movers", "multiply", "near", "number_curved", "products", "shorten", "sweep",
+    "visit",
 ]  # fmt: skip
 
 LOG_LOSS, SQUARED_HINGE, SQUARED_ERROR = range(3)
@@ -336,6 +336,53 @@ def curvatures(starts, rows, places, values, dense, bias, some, H, ridge, h):
             h[k] = q
         h[k] += ridge
     return visited
+
+
+@njit(nogil=True, error_model="numpy")
+def number_curved(model, numbers, curved):
+    """Number the rows whose H is not 0, and write -1 for the others; return how many there are.
+
+    `curved` gets e and H of these rows, alternately; if they do not fit, returns 0.
+    """
+    n = 0
+    for i in range(len(numbers)):
+        numbers[i] = -1
+        if model[2 * i + 1] != 0.0:
+            if 2 * n + 2 > len(curved):
+                return 0
+            curved[2 * n] = model[2 * i]
+            curved[2 * n + 1] = model[2 * i + 1]
+            numbers[i] = n
+            n += 1
+    return n
+
+
+@njit(nogil=True, error_model="numpy")
+def shorten(starts, rows, values, some, numbers, short_starts, short_rows, short_values):
+    """Copy some columns, in ascending order, without the rows that have no number.
+
+    The other columns of the copy are empty. Returns 1, or 0 if the copy has too little room.
+    """
+    position, room = np.uint64(0), np.uint64(len(short_rows))
+    done = 0
+    for a in range(len(some)):
+        k = some[a]
+        while done <= k:
+            short_starts[done] = position
+            done += 1
+        for p in range(np.uint64(starts[k]), np.uint64(starts[k + 1])):
+            i = numbers[np.uint32(rows[p])]
+            if i >= 0:
+                if position == room:
+                    return 0
+                short_rows[position] = i
+                if values is not None:
+                    short_values[position] = values[p]
+                position += _ONE
+    while done < len(short_starts):
+        short_starts[done] = position
+        done += 1
+    return 1
 
 
 @njit(nogil=True, error_model="numpy")
