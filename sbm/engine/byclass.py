@@ -23,7 +23,7 @@ from sbm.engine.memory import SLACK, Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
-from sbm.models.weights import WindowedWeights, by_feature, window_bytes
+from sbm.models.weights import WindowedWeights, merged, window_bytes
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.byclass import (
@@ -606,39 +606,36 @@ class ClassPasses:
     def weights(self) -> WindowedWeights:
         """Return the weights of this process's classes, by feature."""
         kernels, tables = load("sbm.solver.kernels.tables"), self.by_class.tables
-        nonzeros = np.zeros(self._n_weights, np.int64)
-        for one in tables:
-            kernels.count(*one.readable, self.feature_of, nonzeros)
-        counts, centre = nonzeros, np.zeros(0)
+        nonzeros = np.zeros((len(tables), self._n_weights), np.int64)
+        for one, own in zip(tables, nonzeros, strict=True):
+            kernels.count(*one.readable, self.feature_of, own)
+        counts, centre = nonzeros.sum(axis=0), np.zeros(0)
+        room = max(self._spare() // 2, window_bytes(int(counts.sum())))
         if self._centre is not None:
             centre = np.empty(self._n_weights)
             centre[self.feature_of] = self._centre
             n_own = sum(len(one.classes) for one in tables)
-            counts = np.where(centre != 0.0, n_own, nonzeros)
+            counts = np.where(centre != 0.0, n_own, counts)
 
         def read(
             first: int, end: int, columns: npt.NDArray[np.int32]
         ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-            own = nonzeros[first:end]
-            ends = np.cumsum(own) - own
+            own = nonzeros[:, first:end]
+            ends = (np.cumsum(own).reshape(own.shape) - own).astype(np.int64)
             outs, values = np.empty(own.sum(), np.int32), np.empty(own.sum())
-            for one in tables:
+            for one, own_ends in zip(tables, ends, strict=True):
                 mine = columns[one.classes]
                 kernels.take(
                     np.argsort(mine, kind="stable"), mine, *one.readable, self.feature_of, first,
-                    end, ends, outs, values,
+                    end, own_ends, outs, values,
                 )  # fmt: skip
-            if not len(centre):
-                return outs, values
-            if len(tables) > 1:
-                of = np.repeat(np.arange(first, end, dtype=np.int32), own)
-                outs, values = by_feature(of, outs, values)
-            mine = np.sort(np.concatenate([columns[one.classes] for one in tables]))
-            return _centred(mine, centre[first:end], own, outs, values)
+            outs, values = merged(np.ascontiguousarray(own), outs, values)
+            if len(centre):
+                mine = np.sort(np.concatenate([columns[one.classes] for one in tables]))
+                outs, values = _centred(mine, centre[first:end], own.sum(axis=0), outs, values)
+            return outs, values
 
-        room = max(self._spare() // 2, window_bytes(int(nonzeros.sum())))
-        is_sorted = len(tables) == 1 or len(centre) > 0
-        return WindowedWeights(counts, len(self._problem.costs), read, is_sorted, room)
+        return WindowedWeights(counts, len(self._problem.costs), read, room)
 
 
 def _centred(

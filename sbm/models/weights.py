@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sbm.compiled.calls import load
 from sbm.errors import StoreError
 from sbm.plain import dataclass
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights", "by_feature", "window_bytes"]
+__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights", "merged", "window_bytes"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,13 +32,31 @@ def window_bytes(n_stored: int) -> int:
     return _BYTES * min(n_stored // 16, _MOST)
 
 
-def by_feature(
-    of: npt.NDArray[np.int32], outputs: npt.NDArray[np.int32], values: Floats
+def merged(
+    counts: Ints, outputs: npt.NDArray[np.int32], values: Floats
 ) -> tuple[npt.NDArray[np.int32], Floats]:
-    """Return outputs and weights of nonzeros by feature, `of`, then by output."""
-    keys = of.astype(np.int64) << 32 | outputs
-    order = np.argsort(keys, kind="stable")  # merges what is sorted
-    return outputs[order], values[order]
+    """Merge runs of weights with different outputs.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (n_runs, n_features), int64
+        Weights of each feature in each run.
+    outputs, values : ndarray, shape (n,), int32, float64
+        Run after run, feature after feature, ascending by output.
+
+    Returns
+    -------
+    outputs, values : ndarray, shape (n,), int32, float64
+        Feature after feature, ascending by output.
+    """
+    if len(counts) == 1:
+        return outputs, values
+    found = np.empty_like(outputs), np.empty_like(values)
+    ends = np.cumsum(counts.sum(axis=1))
+    begins = np.concatenate([[0], ends[:-1]])
+    merge = load("sbm.solver.kernels.tables").merge
+    merge(counts, begins, np.empty_like(begins), outputs, values, *found)
+    return found
 
 
 class SparseWeights:
@@ -189,9 +208,8 @@ class WindowedWeights:
     n_outputs : int
     read : callable
         ``read(first, end, columns)`` returns columns and weights of features from `first` to `end`,
-        feature after feature, given the column of each class, shape (n_outputs,), int32.
-    is_sorted : bool
-        Whether the columns of each feature are then ascending.
+        feature after feature, ascending by column, given that of each class, shape (n_outputs,),
+        int32.
     room : int
         Bytes of memory for weights that are read: each reading looks at all of them.
     columns : ndarray, shape (n_outputs,), int32, or None
@@ -203,7 +221,6 @@ class WindowedWeights:
     counts: Ints
     n_outputs: int
     read: Callable[[int, int, npt.NDArray[np.int32]], tuple[npt.NDArray[np.int32], Floats]]
-    is_sorted: bool
     room: int = 0
     columns: npt.NDArray[np.int32] | None = None
     scales: Floats | None = None
@@ -241,12 +258,8 @@ class WindowedWeights:
         if columns is None:
             columns = np.arange(self.n_outputs, dtype=np.int32)
         outs, values = self.read(first, end, columns)
-        if not self.is_sorted or self.scales is not None:
-            of = np.repeat(np.arange(first, end, dtype=np.int32), self.counts[first:end])
-        if not self.is_sorted:
-            outs, values = by_feature(of, outs, values)
         if self.scales is not None:
-            values = values / self.scales[of]
+            values = values / np.repeat(self.scales[first:end], self.counts[first:end])
         return outs, values
 
     def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sbm.distributed.comm import Comm
-from sbm.models.weights import WindowedWeights, by_feature
+from sbm.models.weights import WindowedWeights, merged
 
 __all__ = ["gathered"]
 
@@ -29,30 +29,28 @@ def gathered(comm: Comm, mine: WindowedWeights) -> Iterator[WindowedWeights | No
         return
     total = mine.counts.astype(np.float64)
     comm.add_up(total)
-    codes = np.arange(mine.n_outputs, dtype=np.int32)
     if comm.rank:
         yield None
         while (asked := comm.share(None)[0]) != _END:
-            first, end = asked
-            classes, values = mine.read(first, end, codes)
+            first, end, columns_of = asked
+            classes, values = mine.read(first, end, np.array(columns_of, np.int32))
             comm.gather([len(values)])
             comm.exchange([(0, mine.counts[first:end]), (0, classes), (0, values)], [])
         return
 
     def read(first: int, end: int, columns: npt.NDArray[np.int32]) -> Part:
-        comm.share((first, end))
-        classes, values = mine.read(first, end, codes)
-        sizes = comm.gather([len(values)])[:, 0].astype(np.int64)
-        counts = [mine.counts[first:end]] + [np.empty(end - first, np.int64) for _ in sizes[1:]]
-        parts = [(classes, values)] + [(np.empty(n, np.int32), np.empty(n)) for n in sizes[1:]]
+        comm.share((first, end, columns.tolist()))
+        own, own_values = mine.read(first, end, columns)
+        ends = np.cumsum(comm.gather([len(own)])[:, 0].astype(np.int64))
+        counts = np.empty((comm.size, end - first), np.int64)
+        outs, values = np.empty(ends[-1], np.int32), np.empty(ends[-1])
+        counts[0], outs[: ends[0]], values[: ends[0]] = mine.counts[first:end], own, own_values
         received: list[tuple[int, npt.NDArray[np.generic]]] = []
         for rank in range(1, comm.size):
-            received += [(rank, counts[rank]), (rank, parts[rank][0]), (rank, parts[rank][1])]
+            theirs = slice(ends[rank - 1], ends[rank])
+            received += [(rank, counts[rank]), (rank, outs[theirs]), (rank, values[theirs])]
         comm.exchange([], received)
-        every = np.arange(end - first, dtype=np.int32)
-        of = np.concatenate([np.repeat(every, some) for some in counts])
-        outs = columns[np.concatenate([part[0] for part in parts])]
-        return by_feature(of, outs, np.concatenate([part[1] for part in parts]))
+        return merged(counts, outs, values)
 
-    yield replace(mine, counts=total.astype(np.int64), read=read, is_sorted=True)
+    yield replace(mine, counts=total.astype(np.int64), read=read)
     comm.share(_END)

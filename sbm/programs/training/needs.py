@@ -198,7 +198,7 @@ def shape_of(task: Task) -> Shape:
         + (0 if store.memory is None else store.memory.reader_bytes)
         + share.collected_bytes(task.n_weights)
         + task.judge_bytes
-        + MPI * isinstance(share.comm, Replicas),  # not loaded here
+        + MPI * (share.comm.size > 1 and isinstance(share.comm, Replicas)),  # not loaded here
         ranks=ranks,
         by_block=share.by_block,
         hessian_bytes=_bytes_of_matrices(task),

@@ -207,6 +207,10 @@ TYPES = {
         "norms": f"{_SIZES} out:float64[1]",
         "add_up": f"{_READ} unit:float64 sums:float64[2]",
         "count": f"{_READ} feature_of:int32[1] counts:int64[1]",
+        "merge": """
+            counts:int64[2] at:int64[1] stop:int64[1] outs:int32[1] values:float64[1]
+            out_outs:int32[1] out_values:float64[1]
+        """,
         "take": f"""
             order:int64[1] columns:int32[1] {_READ} feature_of:int32[1] first:int64 end:int64
             ends:int64[1] outs:int32[1] values:float64[1]

@@ -34,6 +34,7 @@ __all__ = [
     "key_after",
     "lay_out",
     "look_ahead",
+    "merge",
     "n_weights",
     "norms",
     "rank_of",
@@ -505,3 +506,36 @@ def take(
                         outs[ends[f - first]] = columns[c]
                         values[ends[f - first]] = weight
                         ends[f - first] += 1
+
+
+@njit(nogil=True, error_model="numpy")
+def merge(counts, at, stop, outs, values, out_outs, out_values):
+    """Merge weights of some features, whose columns are divided among several runs.
+
+    Parameters
+    ----------
+    counts : (n_runs, n_features) int64
+        Weights of each feature in each run, which are ascending by column.
+    at : (n_runs,) int64
+        Where each run begins in `outs` and `values`; changed in place.
+    stop : (n_runs,) int64
+        Scratch.
+    outs, values : (n,) int32, float64
+    out_outs, out_values : (n,) int32, float64
+        Written: feature after feature, ascending by column.
+    """
+    to = 0
+    for f in range(counts.shape[1]):
+        for r in range(len(at)):
+            stop[r] = at[r] + counts[r, f]
+        while True:
+            first = -1
+            for r in range(len(at)):
+                if at[r] < stop[r] and (first < 0 or outs[at[r]] < outs[at[first]]):
+                    first = r
+            if first < 0:
+                break
+            out_outs[to] = outs[at[first]]
+            out_values[to] = values[at[first]]
+            at[first] += 1
+            to += 1
