@@ -87,11 +87,12 @@ def return_freed_memory() -> None:
     By default glibc raises its threshold for this up to 32 MB, so that freed arrays below it stay
     resident: tens of megabytes that the memory plan does not include.
     """
-    mmap_threshold = -3  # M_MMAP_THRESHOLD of <malloc.h>
+    mmap_threshold, trim_threshold = -3, -1  # of <malloc.h>
     if sys.platform == "linux":
         setter = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
         if setter is not None:
             setter(mmap_threshold, 1 << 18)
+            setter(trim_threshold, 1 << 20)
 
 
 _CGROUPS = Path("sys/fs/cgroup")

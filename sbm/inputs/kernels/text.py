@@ -72,11 +72,8 @@ def _edges():
 
 _EDGES = _edges()
 
-SPARE = 64  # bytes after the text that may be read but are ignored
-
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
-_U2 = np.uint64(2)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
 _U64 = np.uint64(64)
@@ -362,7 +359,7 @@ def _parse_plain(text, size, p, is_inside, arrays, rows, line, nnz, ones, last):
                 break
             mark, window, marks = _next_mark(text, window, marks)
             x = 1.0
-            if text[colon + _U1] != 49 or mark != colon + _U2 or text[mark] == 58:
+            if text[colon + _U1] != 49 or mark != colon + np.uint64(2) or text[mark] == 58:
                 x, is_valid = _parse_token(text, colon + _U1, mark)
                 if not is_valid:
                     break
@@ -378,7 +375,7 @@ def _parse_plain(text, size, p, is_inside, arrays, rows, line, nnz, ones, last):
         if text[at] == 10:
             at += _U1
         elif text[at] == 32 and text[at + _U1] == 10:  # many files have a blank there
-            at += _U2
+            at += np.uint64(2)
         else:
             break
         is_inside, last, ones_before = False, np.int64(-1), ones
@@ -431,7 +428,7 @@ def parse(
 
     Parameters
     ----------
-    text : (at least size + SPARE,) uint8
+    text : (at least size + 66,) uint8; SPARE in sbm/inputs/parsing.py
         text[size - 1] and text[size] are newlines. Every inner loop stops at a newline, so none of
         them checks `size`.
     size : int
