@@ -132,14 +132,18 @@ class Deal:
         self.n_blocks = n_blocks
         self._shuffle = shuffle
         self._random = np.random.default_rng([seed, first_block, 2])
-        self._dealt, self._order = 0, np.empty(0, np.int64)
+        self._dealt, self._orders = 0, [np.empty(0, np.int64)] * 2
 
     def next(self, n: int) -> list[npt.NDArray[np.int64]]:
-        """Return for each block its rows of the next batch, which has `n` rows, in their order."""
+        """Return for each block its rows of the next batch, which has `n` rows, in their order.
+
+        They are valid until the call after the next: faults of new pages would take longer.
+        """
         m = self.n_blocks
-        if len(self._order) < n:
-            self._order = np.empty(n, np.int64)
-        order = self._order[:n]  # the same memory each time: faults of new pages take longer
+        self._orders.reverse()
+        if len(self._orders[0]) < n:
+            self._orders[0] = np.empty(n, np.int64)
+        order = self._orders[0][:n]
         order.fill(1)
         np.cumsum(order, out=order)
         order -= 1
@@ -149,7 +153,7 @@ class Deal:
         else:
             turn = (np.arange(m) - self._dealt) % m
         self._dealt += n
-        return [order[turn[block] :: m].copy() for block in range(m)]
+        return [order[turn[block] :: m] for block in range(m)]
 
 
 def replay(store: BlockStore) -> Iterator[tuple[int, dict[int, npt.NDArray[np.int64]]]]:

@@ -631,7 +631,7 @@ def convert_sources(
         Converts a parsed piece to what is yielded. The arrays of the piece are valid until it
         returns.
     ahead : int
-        Number of pieces in flight, of `PIECE` bytes in all their parts.
+        Half the number of pieces in flight.
     parse : TextParser
         Parser of the format.
     dtype : {"float32", "float64"}
@@ -672,7 +672,7 @@ def convert_sources(
                 if piece is None:
                     break
                 flight.append((piece, pool.submit(task, piece)))
-                while len(flight) > (_SHARE * ahead if piece.size else 0):
+                while len(flight) > (2 * ahead if piece.size else 0):
                     yield from _take(*flight.popleft(), skip, reasons)
             while flight:  # complete a source's counters before the next one
                 yield from _take(*flight.popleft(), skip, reasons)
