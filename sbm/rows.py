@@ -1,6 +1,6 @@
 """Labelled sparse rows in memory, in slices of shared arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,14 @@ from sbm.plain import dataclass
 
 SPARE = 16  # nonzeros that kernels may overwrite after the cache, and read after the arena's end
 
+_FEW = 1 << 16  # rows that are looked at together, so that what is computed of them is small
 
 _ONE = np.ones(1)
+
+
+def few_at_a_time(n: int) -> Iterator[slice]:
+    """Yield slices of n rows, for what takes memory for each row that is not planned."""
+    return (slice(first, min(n, first + _FEW)) for first in range(0, n, _FEW))
 
 
 def factors_of(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:

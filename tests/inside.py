@@ -342,7 +342,7 @@ _PLACES = {
     "tables._CELLS": "sbm.inputs.tables",
     "text.PIECE": "sbm.inputs.text",
     "passline._FIRST": "sbm.solver.passline",
-    "passline._PIECE": "sbm.solver.passline",
+    "rows._FEW": "sbm.rows",
     "training.seconds_left": "sbm.programs.training.training",
     "problem.FIRST": "sbm.solver.problem",
     "usable_threads": "sbm.programs.training.ranks",

@@ -1,5 +1,7 @@
 """Joint losses with weights by class and lists of classes: optimum, certificate, bytes, memory."""
 
+import json
+
 import numpy as np
 import pytest
 from families import assert_same_optimum, make_store, row_losses
@@ -77,7 +79,9 @@ def dense(monkeypatch, *arguments, **options):
 @pytest.mark.parametrize(
     "options",
     [
+        {"C": 1e-3},
         {"C": 0.01},
+        {"C": 0.03},
         {"C": 1},
         {"C": 3, "tol": 1e-2},
         {"bias": 0.5, "tol": 1e-2},
@@ -116,15 +120,36 @@ def test_hard_problems_reach_the_optimum_of_dense_weights(monkeypatch, tmp_path,
     assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss, **options))
 
 
+@pytest.mark.parametrize("C", [1e-3, 0.02, 0.5])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_certified_objective_is_that_of_the_model(tmp_path, loss):
+def test_certified_objective_is_that_of_the_model(tmp_path, loss, C):
     X, y = rows()
     data = write_rows(tmp_path / "d.svm", X, y)
-    model, report = train(data, tmp_path / "m.model", loss=loss, C=0.5, tol=1e-2)
+    model, report = train(data, tmp_path / "m.model", loss=loss, C=C, tol=1e-2)
     W = full_weights(model, X.shape[1])
-    primal = 0.5 * (W**2).sum() + 0.5 * row_losses(loss, X @ W, y, model.labels).sum()
-    assert report["primal"] == pytest.approx(primal, rel=1e-9)
+    primal = 0.5 * (W**2).sum() + C * row_losses(loss, X @ W, y, model.labels).sum()
+    assert -1e-9 < report["primal"] / primal - 1 < 1e-7  # if classes are missing, a bound
     assert report["dual"] <= primal
+    assert abs(W.sum(axis=1)).max() <= 1e-5 * abs(W).max()  # so it is at the optimum
+
+
+def n_listed(path):
+    """Return the classes in all lists after each pass."""
+    log = (path.parent / f"{path.name}.run" / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["listed_classes"] for line in log if '"pass"' in line]
+
+
+def test_variables_at_a_small_cost_need_no_lists(monkeypatch, tmp_path):
+    """Lists got 16 classes a pass until they had all of them, as all variables are at C."""
+    patch(monkeypatch, "MOST_WHOLE", 10**9)
+    X, y = rows(classes=100)
+    path = tmp_path / "m.model"
+    report = train(make_store(tmp_path, X, y), path, loss="weston_watkins", C=1e-5)[1]
+    assert report["converged"]
+    assert report["passes"] <= 3
+    assert n_listed(path)[-1] < 20 * len(X)
+    beta_sum = 1e-5 * len(X) * (len(np.unique(y)) - 1)
+    assert report["dual"] == pytest.approx(beta_sum, rel=0.05)
 
 
 @pytest.mark.long
@@ -138,7 +163,7 @@ def test_few_classes(monkeypatch, tmp_path, loss, classes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("C", [1, 100])  # without and with a proximal term
+@pytest.mark.parametrize("C", [0.01, 1, 100])  # with defaults, without, with a proximal term
 @pytest.mark.parametrize("loss", LOSSES)
 def test_same_bytes_for_threads_and_ranks(monkeypatch, tmp_path, store, loss, C):
     if C > 1:
@@ -161,7 +186,16 @@ def test_same_bytes_for_threads_and_ranks(monkeypatch, tmp_path, store, loss, C)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "C", "far"),
-    [(1, 1, 3), (2, 1, 3), (1, 100, 3), (2, 100, 3), (1, 1, 1e9), (2, 100, 1e9)],
+    [
+        (1, 0.02, 3),
+        (1, 1, 3),
+        (2, 1, 3),
+        (1, 100, 3),
+        (2, 100, 3),
+        (2, 0.02, 1e9),
+        (1, 1, 1e9),
+        (2, 100, 1e9),
+    ],
 )
 def test_resume_gives_the_same_bytes(monkeypatch, tmp_path, store, ranks, C, far):
     monkeypatch.setattr(byclass, "_FAR", far)  # if large, weights become float64
@@ -183,13 +217,15 @@ def test_resume_gives_the_same_bytes(monkeypatch, tmp_path, store, ranks, C, far
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loss", LOSSES)
-def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss):
+@pytest.mark.parametrize(
+    ("loss", "C"), [("crammer_singer", 1), ("weston_watkins", 1), ("weston_watkins", 0.01)]
+)
+def test_rows_that_do_not_fit_in_memory(monkeypatch, tmp_path, store, loss, C):
     monkeypatch.setattr(byclass, "_ROW", 250_000)
-    ours = train(store, tmp_path / "a.model", loss=loss, tol=1e-3, mem="120MB")
+    ours = train(store, tmp_path / "a.model", loss=loss, C=C, mem="120MB")
     assert ours[1]["blocks"] > 1
     assert ours[1]["converged"]
-    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss))
+    assert_same_optimum(ours, dense(monkeypatch, store, tmp_path / "b.model", loss=loss, C=C))
 
 
 def wide_rows(path, n, features, nonzeros):

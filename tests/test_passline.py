@@ -111,7 +111,7 @@ def test_sums_do_not_depend_on_pieces(monkeypatch, loss):
     case = Line(loss, 0)
     way = 3.0 * (case.alpha - case.before)
     _, whole, far = case.sums(case.alpha, way)
-    patch(monkeypatch, "passline._PIECE", 7)
+    patch(monkeypatch, "rows._FEW", 7)
     _, bend, reach = case.sums(case.alpha, way)
     assert vars(bend) == pytest.approx(vars(whole), rel=1e-12)
     assert reach.most == far.most

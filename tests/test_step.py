@@ -1,6 +1,7 @@
 """A step of the solver against the definitions of every loss: optimum, certificate, screening."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -326,6 +327,19 @@ def check_steps(sim, seed, screened, passes=3, rises=True):
                 assert max(in_use) <= pool.held_limit
                 assert pool.used[0] <= pool.cache_limit
     return starved
+
+
+def test_free_rows_are_counted_a_few_at_a_time():
+    sizes = []
+
+    def is_free(rows):
+        sizes.append(len(rows))
+        return rows % 3 == 0
+
+    solver = type(make(SINGLE[0], 0).solver)
+    some = SimpleNamespace(working=SimpleNamespace(n_cached=300_001), _is_free=is_free)
+    assert solver.count_free(some) == 100_001
+    assert max(sizes) <= 1 << 16  # bytes of each are not in the memory plan
 
 
 @pytest.mark.parametrize("loss", LISTED)

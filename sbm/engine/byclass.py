@@ -23,7 +23,7 @@ from sbm.engine.memory import SLACK, Budget, MemoryPlan, Shape, plan_training
 from sbm.engine.progress import Progress
 from sbm.engine.reader import BlockReader, RowWeights
 from sbm.errors import MemoryPlanError
-from sbm.models.weights import WindowedWeights
+from sbm.models.weights import WindowedWeights, by_feature, window_bytes
 from sbm.plain import dataclass
 from sbm.rows import Rows
 from sbm.solver.byclass import (
@@ -35,7 +35,7 @@ from sbm.solver.byclass import (
     wake,
 )
 from sbm.solver.gap import Certificate, relative
-from sbm.solver.problem import EPSILON, MultiProblem
+from sbm.solver.problem import EPSILON, MultiProblem, squared_norm
 from sbm.solver.proximal import ListedTerm
 from sbm.solver.scoring import FOUND, Scoring, scoring_bytes
 from sbm.solver.step import Totals
@@ -214,6 +214,8 @@ class ClassPasses:
         self._n_weights = store.n_features + (problem.bias > 0)
         self._by_class: ByClass | None = None
         self.is_double = False
+        self._is_settled, self._has_defaults = True, False  # defaults of rows
+        self._centre: npt.NDArray[np.float64] | None = None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -335,28 +337,49 @@ class ClassPasses:
         """Make weights that are 0."""
         self.by_class.set_type(np.float64 if is_double else np.float32)
 
-    def rebuild(self, of: Callable[[Lists], Lists] | None = None) -> None:
+    def rebuild(self, of: Callable[[Lists], Lists] | None = None, settles: bool = False) -> None:
         """Compute the weights again, which removes rounding and what became 0.
 
         Parameters
         ----------
         of : callable, optional
             Returns the coefficients of rows, given the variables. Default: those of the weights.
+        settles : bool
+            Whether defaults of rows hold from now on that were found since the last pass.
         """
         self.by_class.lay_out()
         self._n_sums = np.zeros(len(self._problem.costs))
+        self._is_settled, self._has_defaults = True, False
         with self._within_memory():
             for parts, rows in self._rows("weights"):
                 lists = self._load(parts)
                 wake(lists)
+                if (lists.values < 0.0).any():
+                    self._is_settled = settles
+                if settles:
+                    np.abs(lists.values, out=lists.values)
+                    self._keep(parts, lists)
                 if of is not None:
                     lists = of(lists)
                 elif self.term is not None:
                     lists = replace(lists, values=self.term.weights(lists.values))
                 self.by_class.add_rows(rows, lists)
-                n = len(self._n_sums)
-                self._n_sums += np.bincount(lists.outputs[lists.values != 0.0], minlength=n)
+                n, has_defaults = len(self._n_sums), self.by_class.look_at(rows, lists)[0].any()
+                self._has_defaults |= bool(has_defaults)
+                added = lists.outputs if has_defaults else lists.outputs[lists.values != 0.0]
+                self._n_sums += np.bincount(added, minlength=n)
                 self._n_sums += np.bincount(rows.y, minlength=n)
+        self._centre = None
+        if self._has_defaults:
+            largest = math.sqrt(self.by_class.norms().max())
+            self._centre = self.by_class.sum_of_classes(largest) / len(self._problem.costs)
+
+    def _stored(self, norms: npt.NDArray[np.float64]) -> float:
+        """Return |W|² of the weights in memory, whose mean over classes is made 0."""
+        size = math.fsum(norms)
+        if self._centre is not None:
+            size -= len(norms) * squared_norm(self._centre[:, None])
+        return size
 
     @contextmanager
     def _within_memory(self) -> Iterator[None]:
@@ -392,7 +415,9 @@ class ClassPasses:
         totals = Totals()
         if self.is_double != self.by_class.is_double:  # not before: others were certified
             self._set_type(self.is_double)
-            self.rebuild()
+            self.rebuild(settles=True)
+        elif not self._is_settled:
+            self.rebuild(settles=True)
         if self.term is not None:
             self.term.begin_pass(primal)
         for block in self._blocks(f"pass {number}", self._order(number)):
@@ -480,8 +505,9 @@ class ClassPasses:
         norms = self.scoring.begin()
         if term is None:
             size_of_dual, error = self._size(tol, norms, lambda lists: lists)
+        size = self._stored(norms)
         with self.seconds.measure("certify"):
-            size, sums = math.fsum(norms), []
+            sums = []
             for block in self._blocks("certify"):
                 sums.append(self._certify_block(block))
         loss, betas, support, free, missing, rounding, largest = (
@@ -507,19 +533,34 @@ class ClassPasses:
         The weights in memory, W + E, are these after `rebuild`, rounded at each of the sums that
         they are: |E_c| ≤ u n_c |W_c|, with n_c rows that have class c listed. If the error of
         |W + E|² may matter, it is 2 W·(W + E) - |W + E|² = |W|² - |E|², where W·(W + E) follows
-        from the decision values of the rows: it takes as many products as a round.
+        from the decision values of the rows: it takes as many products as a round. If rows have
+        defaults, all that is true of the weights whose mean over classes is 0.
         """
-        stored, product = math.fsum(norms), 0.0
+        stored, product, n = self._stored(norms), 0.0, len(norms)
         parts = (EPSILON if self.by_class.is_double else _UNIT) * self._n_sums
+        rest = math.fsum(parts * parts * norms)
         error = 2.0 * math.fsum(parts * norms)
+        if self._centre is not None:
+            error = 2.0 * math.sqrt(stored * rest) + rest
         if error <= _SMALL * tol * stored:
             return stored, error
         for some, rows in self._rows("weights"):
             lists = of(self._load(some))
-            z = self.by_class.values(rows, lists, lists.values != 0.0)
-            z_own = np.repeat(self.by_class.own_values(rows, lists), np.diff(lists.offsets))
-            product += float((lists.values * (z_own - z)).sum())
-        return 2.0 * product - stored, math.fsum(parts * parts * norms)
+            z_own = self.by_class.own_values(rows, lists)
+            if self._centre is None:
+                z = self.by_class.values(rows, lists, lists.values != 0.0)
+                product += float((lists.values * (np.repeat(z_own, lists.counts) - z)).sum())
+                continue
+            defaults, _, sums = self.by_class.look_at(rows, lists)
+            of_row = np.repeat(np.arange(len(rows)), lists.counts)
+            is_own = lists.outputs == rows.y[of_row]
+            default = defaults[of_row]
+            steps = np.where(is_own, 0.0, default - lists.values)
+            z = self.by_class.values(rows, lists, steps != 0.0)
+            every = n * self.by_class.products(rows, self._centre)  # of all classes, in sum
+            product += float((steps * z).sum() + ((sums + defaults) * z_own).sum())
+            product -= float((defaults * every).sum())
+        return 2.0 * product - stored, rest
 
     def _certify_block(self, block: Block) -> npt.NDArray[np.float64]:
         """Return the sums of a block for the certificate, and keep its new lists.
@@ -527,12 +568,15 @@ class ClassPasses:
         The last one is that of costs times norms of the rows, for each loss that counts.
         """
         room, lists, term = self._room_for(len(block.rows)), block.lists, self.term
-        if term is None:
-            stays = lists.values != 0.0
-            sums, found = self.scoring.score(block.rows, block.facts, lists, room, stays)
-        else:
+        stays = lists.values != 0.0
+        if term is not None:
             stays, lists = term.uses(lists.values), lists.times(term.scale)
-            sums, found = self.scoring.score(block.rows, block.facts, lists, room, stays)
+        sums, found = self.scoring.score(
+            block.rows, block.facts, lists, room, stays, self._centre, term is None
+        )
+        if term is None:
+            self._is_settled &= not (found.values < 0.0).any()
+        else:
             found = found.times(1.0 / term.scale)
             term.follow(lists, found)
         self._keep(block.parts, found)
@@ -562,14 +606,20 @@ class ClassPasses:
     def weights(self) -> WindowedWeights:
         """Return the weights of this process's classes, by feature."""
         kernels, tables = load("sbm.solver.kernels.tables"), self.by_class.tables
-        counts = np.zeros(self._n_weights, np.int64)
+        nonzeros = np.zeros(self._n_weights, np.int64)
         for one in tables:
-            kernels.count(*one.readable, self.feature_of, counts)
+            kernels.count(*one.readable, self.feature_of, nonzeros)
+        counts, centre = nonzeros, np.zeros(0)
+        if self._centre is not None:
+            centre = np.empty(self._n_weights)
+            centre[self.feature_of] = self._centre
+            n_own = sum(len(one.classes) for one in tables)
+            counts = np.where(centre != 0.0, n_own, nonzeros)
 
         def read(
             first: int, end: int, columns: npt.NDArray[np.int32]
         ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-            own = counts[first:end]
+            own = nonzeros[first:end]
             ends = np.cumsum(own) - own
             outs, values = np.empty(own.sum(), np.int32), np.empty(own.sum())
             for one in tables:
@@ -578,7 +628,47 @@ class ClassPasses:
                     np.argsort(mine, kind="stable"), mine, *one.readable, self.feature_of, first,
                     end, ends, outs, values,
                 )  # fmt: skip
-            return outs, values
+            if not len(centre):
+                return outs, values
+            if len(tables) > 1:
+                of = np.repeat(np.arange(first, end, dtype=np.int32), own)
+                outs, values = by_feature(of, outs, values)
+            mine = np.sort(np.concatenate([columns[one.classes] for one in tables]))
+            return _centred(mine, centre[first:end], own, outs, values)
 
-        n, room = len(self._problem.costs), self._spare() // 2
-        return WindowedWeights(counts, n, read, len(tables) == 1, room)
+        room = max(self._spare() // 2, window_bytes(int(nonzeros.sum())))
+        is_sorted = len(tables) == 1 or len(centre) > 0
+        return WindowedWeights(counts, len(self._problem.costs), read, is_sorted, room)
+
+
+def _centred(
+    columns: npt.NDArray[np.int32],
+    centre: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.int64],
+    outs: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Return columns and weights of features less their `centre`, of all columns if it is not 0.
+
+    Parameters
+    ----------
+    columns : ndarray, shape (n_own,), int32
+        Of the classes of this process, ascending.
+    centre, counts : ndarray, shape (n_features,), float64, int64
+        What to subtract, and the number of weights of each feature.
+    outs, values : ndarray, shape (n,), int32, float64
+        Columns and weights, feature after feature.
+    """
+    is_all = centre != 0.0
+    sizes = np.where(is_all, len(columns), counts)
+    begin = np.cumsum(sizes) - sizes
+    all_values = np.repeat(-centre, sizes)
+    all_outs = np.empty(len(all_values), np.int32)
+    all_outs[np.repeat(is_all, sizes)] = np.tile(columns, int(is_all.sum()))
+    # Where the weights are that do not follow from the centre alone.
+    rank = np.arange(len(outs)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.where(np.repeat(is_all, counts), np.searchsorted(columns, outs), rank)
+    places += np.repeat(begin, counts)
+    all_values[places] += values
+    all_outs[places] = outs
+    return all_outs, all_values

@@ -82,17 +82,17 @@ def usable_threads(asked: int | None) -> int:
 
 
 def return_freed_memory() -> None:
-    """Make the C library return large arrays to the system when they are freed.
+    """Make the C library return memory that is free now, and large arrays when they are freed.
 
     By default glibc raises its threshold for this up to 32 MB, so that freed arrays below it stay
     resident: tens of megabytes that the memory plan does not include.
     """
-    mmap_threshold, trim_threshold = -3, -1  # of <malloc.h>
+    mmap_threshold = -3  # M_MMAP_THRESHOLD of <malloc.h>
     if sys.platform == "linux":
-        setter = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
-        if setter is not None:
-            setter(mmap_threshold, 1 << 18)
-            setter(trim_threshold, 1 << 20)
+        library = ctypes.CDLL(None)
+        for name, arguments in (("mallopt", (mmap_threshold, 1 << 18)), ("malloc_trim", (0,))):
+            if (function := getattr(library, name, None)) is not None:  # other libraries lack them
+                function(*arguments)
 
 
 _CGROUPS = Path("sys/fs/cgroup")

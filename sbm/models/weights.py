@@ -16,7 +16,7 @@ from sbm.errors import StoreError
 from sbm.plain import dataclass
 from sbm.store import container
 
-__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights", "by_feature"]
+__all__ = ["JoinedWeights", "SparseWeights", "WindowedWeights", "by_feature", "window_bytes"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,11 @@ Floats = npt.NDArray[np.float64]
 _WINDOW = 1 << 18  # weights read from several files at a time
 _LEAST, _MOST = 1 << 18, 1 << 21  # nonzero weights in memory at a time; the latter take 24 MB
 _BYTES = 28  # most bytes of each while they are sorted
+
+
+def window_bytes(n_stored: int) -> int:
+    """Return the bytes to read weights with, which are few beside those of so many in memory."""
+    return _BYTES * min(n_stored // 16, _MOST)
 
 
 def by_feature(
@@ -247,7 +252,7 @@ class WindowedWeights:
     def windows(self) -> Iterator[tuple[npt.NDArray[np.integer], Floats]]:
         """Yield outputs and weights of all nonzeros, some features at a time."""
         ends = np.cumsum(self.counts)
-        size = max(min(self.n_nonzero // 16, _MOST), _LEAST, self.room // _BYTES)
+        size = max(_LEAST, self.room // _BYTES)
         if self.n_nonzero <= size:
             yield self._all
             return

@@ -12,6 +12,7 @@ number, so neither does the model. Rows and lists are in every process, weights 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -563,6 +564,38 @@ class ByClass:
             out[tables.classes] = tables.norms()
         self.own_entries(self.process, out)
         return out
+
+    def sum_of_classes(self, largest: float) -> Floats:
+        """Return the sum of the weights of all classes, by rank.
+
+        Parameters
+        ----------
+        largest : float
+            No weight exceeds it.
+        """
+        unit = math.ldexp(1.0, math.frexp(largest)[1])
+        sums, kernels = np.zeros((2, len(self.rank))), load("sbm.solver.kernels.tables")
+        for tables in self.tables:
+            kernels.add_up(*tables.readable, unit, sums)
+        for words in sums:
+            self.comm.add_up(words)
+        total: Floats = sums[0] + math.ldexp(1.0, -31) * sums[1]
+        return total * math.ldexp(unit, -31)
+
+    def products(self, rows: Rows, weights: Floats) -> Floats:
+        """Return the product of each row and dense weights, which are by rank."""
+        out = np.empty(len(rows))
+        self.kernels.dot_rows(*_nonzeros(rows), self.rank, self.problem.bias, weights, out)
+        return out
+
+    def look_at(self, rows: Rows, lists: Lists) -> tuple[Floats, Bools, Floats]:
+        """Return each row's default, whether it is not 0 or will not be, and its Σβ."""
+        n = len(rows)
+        facts = np.zeros(n), np.zeros(n, np.bool_), np.zeros(n)
+        self.kernels.look_at_lists(
+            len(self.process), lists.offsets, lists.outputs, lists.values, rows.y, *facts
+        )
+        return facts
 
     def own_values(self, rows: Rows, lists: Lists) -> Floats:
         """Return the decision value of each row's class."""

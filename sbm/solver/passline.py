@@ -16,7 +16,7 @@ Source: Shah, Buehler & Kempthorne 1964.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from sbm.alphas import Dense
 from sbm.compiled.calls import load
 from sbm.plain import dataclass
-from sbm.rows import Rows
+from sbm.rows import Rows, few_at_a_time
 from sbm.solver.problem import AnyProblem, Problem, squared_norm
 
 __all__ = ["Bend", "PassLine", "Reach", "fits_line"]
@@ -37,11 +37,6 @@ Array = npt.NDArray[np.float64]
 _MOST_OUTSIDE, _LENGTHS = 0.4, np.array([4.0, 2.0, 1.0, 0.5, 0.25])
 # Passes before the first move. Easy problems are solved by then; others need hardly more passes.
 _FIRST = 3
-_PIECE = 1 << 16  # rows that are looked at together, so that what is computed of them is small
-
-
-def _pieces(n: int) -> Iterator[slice]:
-    return (slice(first, min(n, first + _PIECE)) for first in range(0, n, _PIECE))
 
 
 @dataclass
@@ -68,7 +63,7 @@ class Bend:
             load("sbm.solver.kernels.logistic").bend(alpha, way, cost, sums)
             self.value, self.slope, self.curvature = sums.tolist()
             return
-        for some in _pieces(len(alpha)):
+        for some in few_at_a_time(len(alpha)):
             a, u = alpha[some], way[some]
             if problem.epsilon:
                 self.value += problem.epsilon * float(abs(a).sum())
@@ -105,7 +100,7 @@ class Reach:
 
     def add(self, alpha: Array, way: Array) -> None:
         """Add rows with these alphas, shape (n,), along the line α + t way."""
-        for some in _pieces(len(alpha)):
+        for some in few_at_a_time(len(alpha)):
             moved = np.flatnonzero(way[some])
             a, u = alpha[some][moved], way[some][moved]
             self._length += float(abs(u).sum())
@@ -218,7 +213,7 @@ class PassLine:
             Marks the rows that are clipped.
         """
         rise = 0.0
-        for some in _pieces(len(alpha)):
+        for some in few_at_a_time(len(alpha)):
             first, n = some.start, some.stop - some.start
             marks = None if moving is None else moving[some]
             rise += self._clip(rows.part(first, n), alpha.part(first, n), marks)

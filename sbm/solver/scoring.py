@@ -29,14 +29,16 @@ Bools = npt.NDArray[np.bool_]
 FOUND = 16  # most classes that a row's list gets at a time; and the first list has
 _WIDTH = 128  # classes of a tile, as in kernels/scoring.py
 _DENSE = 4096  # most frequent features, which are dense in a tile: 2 MB
-# If at most this share of the rows miss more classes, for Weston-Watkins, they get all of them; in
-# sum at most so many. A few such rows would keep the gap large.
-_HARD, _MOST_HARD = 1 / 16, 1 << 22
+# For Weston-Watkins, rows that miss more classes get them at once, if there is room: all of them
+# if at most this share of the rows are such, as a few could keep the gap large. Otherwise each
+# gets a quarter more than those whose variables, from one bound to the other, would make the
+# decision value of the row's own class 1, which grows with Σβ.
+_HARD = 1 / 16
 _KEEP = 0.05  # a class without a variable whose loss is below minus this leaves a list
 _NEVER = np.float32(-1e30)  # as in kernels/scoring.py
-# Rows whose lists are made at a time, and bytes of each: of classes that are found, and of usual
-# lists before and after, with losses and marks.
-_AT_ONCE, _MAKING = 1 << 14, 40 * 16 + 40 * 48
+# Rows whose lists are made at a time, classes of their usual lists with those found, and bytes of
+# each row: of classes that are found, and of lists before and after, with losses and marks.
+_AT_ONCE, _USUAL, _MAKING = 1 << 14, 64, 40 * 16 + 40 * 48
 _EVERY = -1e29  # below the loss of any class
 _LAST = np.int32(2**31 - 1)  # after all classes
 _ROUNDING = 2.0**-28  # of a float64, in that of a float32, and a bit less
@@ -94,8 +96,11 @@ class _Columns:
     losses: Float32s
 
     @classmethod
-    def of(cls, own: slice, pieces: Sequence[_Found], most: int) -> _Columns:
-        """Return at most `most` classes of each row of a range; of a row, the last piece counts."""
+    def of(cls, own: slice, pieces: Sequence[_Found], limits: npt.NDArray[np.int64]) -> _Columns:
+        """Return some classes of each row of a range, at most its limit.
+
+        Of a row, the last piece counts.
+        """
         sizes = np.zeros(own.stop - own.start, np.int64)
         last = np.full(len(sizes), -1)
         ranges = [np.searchsorted(found.rows, [own.start, own.stop]) for found in pieces]
@@ -103,7 +108,7 @@ class _Columns:
             rows = found.rows[a:b]
             sizes[rows - own.start] = np.minimum(found.counts[rows], found.best.shape[1])
             last[rows - own.start] = k
-        np.minimum(sizes, most, out=sizes)
+        np.minimum(sizes, limits, out=sizes)
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
         classes, losses = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
@@ -120,6 +125,37 @@ class _Columns:
             sorted_losses = np.take_along_axis(found.best_losses[places, :width], order, 1)
             losses[at] = sorted_losses[is_there]
         return cls(ends, classes, losses)
+
+
+@dataclass
+class _Given:
+    """A block and what is known of its rows, each array with a value a row.
+
+    `stays` is of the entries of the lists, `totals` the sum of the losses of all classes for rows
+    with a default, and `limits` has the most classes that a list gets.
+    """
+
+    rows: Rows
+    facts: RowFacts
+    lists: Lists
+    z_own: Floats
+    defaults: Floats
+    totals: Floats
+    limits: npt.NDArray[np.int64]
+    stays: Bools
+
+
+def _with_defaults(
+    lists: Lists, y: npt.NDArray[Any], n_classes: int, gets_default: Bools, costs: Floats
+) -> Lists:
+    """Add the default C to the lists of some rows, from the next pass on; see `batches`."""
+    rows = np.flatnonzero(gets_default)
+    keys = np.repeat(np.arange(len(lists), dtype=np.int64), lists.counts) * n_classes
+    keys += lists.outputs
+    places = np.searchsorted(keys, rows * n_classes + y[rows])
+    offsets = lists.offsets + np.concatenate([[0], np.cumsum(gets_default)])
+    outputs = np.insert(lists.outputs, places, y[rows])
+    return Lists(offsets, outputs, np.insert(lists.values, places, -costs[rows]))
 
 
 class Scoring:
@@ -150,19 +186,26 @@ class Scoring:
         """Return lists of the classes whose weights, their centroids, suit each row best."""
         n = len(rows)
         none = Lists(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0))
-        every = self._taking_part(facts)
-        found = self._find(rows, facts, every, none, np.zeros(n), FOUND, _EVERY)
+        every, zeros = self._taking_part(facts), np.zeros(n)
+        found = self._find(rows, facts, every, none, zeros, zeros, FOUND, _EVERY)
         parts: list[Lists] = []
         for first in range(0, n, _AT_ONCE):
             own = slice(first, min(first + _AT_ONCE, n))
-            columns = _Columns.of(own, [found], FOUND)
+            columns = _Columns.of(own, [found], np.full(own.stop - own.start, FOUND))
             parts.append(Lists(columns.ends, columns.classes, np.zeros(len(columns.classes))))
         joined = join(parts or [none])
         assert isinstance(joined, Lists)
         return joined
 
     def score(
-        self, rows: Rows, facts: RowFacts, lists: Lists, room: int, stays: Bools
+        self,
+        rows: Rows,
+        facts: RowFacts,
+        lists: Lists,
+        room: int,
+        stays: Bools,
+        centre: Floats | None,
+        may_default: bool,
     ) -> tuple[Floats, Lists]:
         """Certify the weights for the rows of a block, and find the classes missing in lists.
 
@@ -174,6 +217,10 @@ class Scoring:
             Most classes of all lists, unless they have more now.
         stays : ndarray, bool
             Entries of the lists that are not dropped, whatever their loss.
+        centre : ndarray, shape (n_weights,), float64, or None
+            Mean of the weights of all classes, by rank, if rows have defaults.
+        may_default : bool
+            Whether rows get defaults; from the next pass on.
 
         Returns
         -------
@@ -183,61 +230,75 @@ class Scoring:
             For the next visits.
         """
         weights = self._weights
-        z_own = weights.own_values(rows, lists)
+        z_own, n_classes = weights.own_values(rows, lists), len(weights.process)
+        defaults, is_fixed, beta_sums = weights.look_at(rows, lists)
+        totals = np.zeros(len(rows))  # of all losses of a row
+        if centre is not None:
+            totals = n_classes * (weights.products(rows, centre) - z_own) + (n_classes - 1)
         every = self._taking_part(facts)
-        found = self._find(rows, facts, every, lists, z_own, FOUND, 0.0)
-        pieces = [found]
-        hard = np.flatnonzero(found.counts > FOUND).astype(np.int32)
+        found = self._find(rows, facts, every, lists, z_own, defaults, FOUND, 0.0)
+        pieces, is_hard = [found], found.counts > FOUND
         is_ww = weights.problem.loss.name == "weston_watkins"
-        if is_ww and 0 < len(hard) <= max(1, int(_HARD * len(rows))):
-            most = max(FOUND, min(int(found.counts[hard].max()), _MOST_HARD // len(hard)))
-            pieces.append(self._find(rows, facts, hard, lists, z_own, most, 0.0))
+        gets_default = np.zeros(len(rows), np.bool_)
+        if is_ww and may_default:
+            # If more than half of the variables will be at C: own values grow with their sum.
+            half = 0.5 * (n_classes - 1)
+            gets_default = ~is_fixed & (found.counts > half)
+            gets_default &= z_own * half * facts.costs < beta_sums
+            is_hard &= ~gets_default
+        hard = np.flatnonzero(is_hard).astype(np.int32)
+        limits = np.full(len(rows), FOUND)  # most classes that a list gets
+        if is_ww and len(hard):
+            wanted = found.counts[hard].astype(np.float64)
+            if len(hard) > max(1, int(_HARD * len(rows))):
+                z, betas = z_own[hard], beta_sums[hard]
+                missing = abs(betas / np.maximum(z, 1e-9) - betas) / facts.costs[hard]
+                np.clip(1.25 * missing, FOUND, wanted, out=wanted)
+            limits[hard] = wanted
+            most = min(int(wanted.max()), max(0, room - len(lists.outputs)) // len(hard))
+            if most > FOUND:
+                pieces.append(self._find(rows, facts, hard, lists, z_own, defaults, most, 0.0))
+        given = _Given(rows, facts, lists, z_own, defaults, totals, limits, stays)
         sums, parts = np.zeros(6), list[Lists]()
-        left = room
-        for first in range(0, len(rows), _AT_ONCE):
-            end = min(first + _AT_ONCE, len(rows))
+        left, longest = room, int(lists.counts.mean()) + pieces[-1].best.shape[1]
+        step = max(1, min(len(rows), _AT_ONCE) * _USUAL // max(_USUAL, longest))
+        for first in range(0, len(rows), step):
+            end = min(first + step, len(rows))
             share = left * (end - first) // (len(rows) - first)
-            parts.append(
-                self._settle(rows, facts, lists, z_own, pieces, (first, end), share, stays, sums)
-            )
+            parts.append(self._settle(given, pieces, slice(first, end), share, sums))
             left -= len(parts[-1].outputs)
         joined = join(parts or [lists])
         assert isinstance(joined, Lists)
+        if gets_default.any():
+            joined = _with_defaults(joined, rows.y, n_classes, gets_default, facts.costs)
         return sums, joined
 
     def _settle(
-        self,
-        rows: Rows,
-        facts: RowFacts,
-        lists: Lists,
-        z_own: Floats,
-        pieces: Sequence[_Found],
-        bounds: tuple[int, int],
-        room: int,
-        stays: Bools,
-        sums: Floats,
+        self, given: _Given, pieces: Sequence[_Found], own: slice, room: int, sums: Floats
     ) -> Lists:
         """Add the certificate of some rows of a block to the sums; return their new lists."""
-        weights, kernels, (first, end) = self._weights, self._weights.kernels, bounds
-        own, found = slice(first, end), pieces[0]
+        weights, kernels, found = self._weights, self._weights.kernels, pieces[0]
+        facts, lists, first, end = given.facts, given.lists, own.start, own.stop
         begin, stop = int(lists.offsets[first]), int(lists.offsets[end])
         theirs = lists.part(first, end - first)
         before = Lists(theirs.offsets - begin, lists.outputs[begin:], lists.values[begin:])
-        most = pieces[-1].best.shape[1]
+        y, limits = given.rows.y[own], given.limits[own].copy()
         while True:
-            columns = _Columns.of(own, pieces, most)
+            columns = _Columns.of(own, pieces, limits)
+            losses, stays = found.losses[begin:stop], given.stays[begin:stop]
             new, losses, is_new = self._merge(
-                before, stays[begin:stop], found.losses[begin:stop], columns
+                before, y, given.defaults[own], stays, losses, columns
             )
             if len(new.outputs) <= room or not len(columns.classes):
                 break
-            most //= 2
+            limits //= 2
         is_wanted = np.empty(len(new.outputs), np.bool_)
         kernels.mark_wanted(weights.kind, new.offsets, losses, found.errors[own], is_wanted)
-        z = weights.values(rows.part(first, end - first), new, is_wanted)
+        z = weights.values(given.rows.part(first, end - first), new, is_wanted)
         kernels.sum_up(
-            weights.kind, len(weights.process), facts.squares[own], facts.costs[own], new.offsets,
-            new.values, found.errors[own], _ROUNDING, z_own[own], is_wanted, is_new, z,
+            weights.kind, len(weights.process), facts.squares[own], facts.costs[own],
+            y, given.defaults[own], given.totals[own], new.offsets, new.outputs,
+            new.values, found.errors[own], _ROUNDING, given.z_own[own], is_wanted, is_new, z,
             found.counts[own], columns.ends, found.bounds[own], found.largest(own), sums,
         )  # fmt: skip
         return new
@@ -248,7 +309,13 @@ class Scoring:
         return np.flatnonzero((facts.squares >= least) & (facts.costs > 0)).astype(np.int32)
 
     def _merge(
-        self, lists: Lists, stays: Bools, losses: Float32s, columns: _Columns
+        self,
+        lists: Lists,
+        y: npt.NDArray[Any],
+        defaults: Floats,
+        stays: Bools,
+        losses: Float32s,
+        columns: _Columns,
     ) -> tuple[Lists, Float32s, npt.NDArray[np.bool_]]:
         """Return new lists, their losses, and which classes are new."""
         offsets = np.empty_like(lists.offsets)
@@ -256,9 +323,9 @@ class Scoring:
         new_losses, is_new = np.empty(0, np.float32), np.empty(0, np.bool_)
         while True:
             size = self._weights.kernels.merge(
-                lists.offsets, lists.outputs, lists.values, stays, losses, _KEEP, columns.ends,
-                columns.classes, columns.losses, new.offsets, new.outputs, new.values, new_losses,
-                is_new,
+                lists.offsets, lists.outputs, lists.values, y, defaults, stays, losses, _KEEP,
+                columns.ends, columns.classes, columns.losses, new.offsets, new.outputs, new.values,
+                new_losses, is_new,
             )  # fmt: skip
             if size <= len(new.outputs):
                 return new, new_losses, is_new
@@ -272,6 +339,7 @@ class Scoring:
         some: Int32s,
         lists: Lists,
         z_own: Floats,
+        defaults: Floats,
         m: int,
         least: float,
     ) -> _Found:
@@ -292,8 +360,10 @@ class Scoring:
             some, np.zeros(len(lists.outputs), np.float32), np.full((len(some), m), -1, np.int32),
             np.full((len(some), m), _NEVER), np.zeros(n, np.int32), np.zeros(n), prepared[-1],
         )  # fmt: skip
+        signs = np.where(defaults > 0, np.float32(-1.0), np.float32(1.0))
+        own = z_own, signs, least
         for tables in weights.tables:
-            self._score(tables, rows, some, lists, z_own, least, prepared, found)
+            self._score(tables, rows, some, lists, own, prepared, found)
         self._join(lists, found)
         return found
 
@@ -303,8 +373,7 @@ class Scoring:
         rows: Rows,
         some: Int32s,
         lists: Lists,
-        z_own: Floats,
-        least: float,
+        own: tuple[Any, ...],
         prepared: tuple[Any, ...],
         found: _Found,
     ) -> None:
@@ -329,7 +398,7 @@ class Scoring:
                 self._kernels.score(
                     shares[share], offsets[share], first, last, tables.own, tables.classes,
                     rows.y, self._scale, self._tile, self._ends, self._places, self._parts,
-                    *prepared, z_own, least, lists.offsets, lists.outputs, found.losses, cursor,
+                    *prepared, *own, lists.offsets, lists.outputs, found.losses, cursor,
                     found.best, found.best_losses, found.counts, found.bounds, z[share],
                 )  # fmt: skip
 

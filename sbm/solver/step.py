@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sbm.alphas import Alphas, Dense
 from sbm.plain import dataclass
-from sbm.rows import Rows
+from sbm.rows import Rows, few_at_a_time
 from sbm.solver.block import Block
 from sbm.solver.cache import POLICIES, Evicted, WorkingSet
 from sbm.solver.passline import PassLine
@@ -356,7 +356,8 @@ class Solver:
 
     def count_free(self) -> int:
         """Return the number of cached rows with alphas inside their bounds."""
-        return int(np.count_nonzero(self._is_free(np.arange(self.working.n_cached))))
+        parts = (np.arange(some.start, some.stop) for some in few_at_a_time(self.working.n_cached))
+        return sum(int(np.count_nonzero(self._is_free(some))) for some in parts)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return W, cache and random state as arrays: all state except the spilled alphas."""

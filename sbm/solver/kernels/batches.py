@@ -22,6 +22,12 @@ from mid[k] on outside the heads of tables, of `ranks` and `values`; and its ent
 first[k + 1]: its own class, then those of its list that are awake, of classes `cls` and, in the
 list, places `at` (-1: own class). The lists: row i has entries offsets[i] to offsets[i + 1] of
 `listed`, classes in ascending order, ~c if they are asleep, and `betas`.
+
+With a small C, nearly all variables of Weston-Watkins are at C. So a list may have an entry of the
+row's own class, whose value d, the row's default, is that of the variables of all classes that are
+not listed. Their steps are those of a step -d x of all classes, which no loss sees, so the weights
+in the tables are without it: w_c and the same vector for all classes are the weights of variables,
+which are 0 in sum. A negative value is a default from the next pass on.
 """
 
 import numpy as np
@@ -32,8 +38,8 @@ from sbm.solver.kernels.common import permute
 from sbm.solver.kernels.tables import add, dot, look_ahead
 
 __all__ = [
-    "add_rows", "apply", "count_features", "decide", "gather", "list_rows", "mark_wanted",
-    "measure", "merge", "own_values", "solve", "sort_nonzeros",
+    "add_rows", "apply", "count_features", "decide", "dot_rows", "gather", "list_rows",
+    "look_at_lists", "mark_wanted", "measure", "merge", "own_values", "solve", "sort_nonzeros",
     "sum_up", "visit",
 ]  # fmt: skip
 
@@ -160,7 +166,7 @@ def gather(
         at[e] = -1
         e += 1
         for q in range(offsets[i], offsets[i + 1]):
-            if listed[q] >= 0:
+            if listed[q] >= 0 and listed[q] != y[i]:
                 cls[e] = listed[q]
                 at[e] = q
                 e += 1
@@ -496,10 +502,18 @@ def add_rows(
         if e + i + 1 <= done:
             continue
         sum_ = 0.0
+        default = 0.0
+        others = len(own)
+        for q in range(b, e):
+            if listed[q] == y[i]:
+                default = max(betas[q], 0.0)
+            else:
+                sum_ += betas[q]
+                others -= 1
+        sum_ += default * others
         is_own = False
         for q in range(b, e):
-            sum_ += betas[q]
-            is_own |= own[listed[q]] >= 0 and betas[q] != 0.0
+            is_own |= own[listed[q]] >= 0 and betas[q] != default
         if len(factors) > 0:
             sum_ = factors[y[i]]
         is_own |= own[y[i]] >= 0 and sum_ != 0.0
@@ -514,13 +528,43 @@ def add_rows(
             return b + i
         for q in range(max(b, done - i - 1), e):
             c = own[listed[q]]
-            if c < 0 or betas[q] == 0.0:
+            if c < 0 or betas[q] == default or listed[q] == y[i]:
                 continue
-            if q + 1 < e and own[listed[q + 1]] >= 0 and betas[q + 1] != 0.0:
+            if q + 1 < e and own[listed[q + 1]] >= 0 and betas[q + 1] != default:
                 look_ahead(T, own[listed[q + 1]], ranks, 0, mid, end)
-            if not add(T, c, ranks, parts, 0, mid, end, -betas[q]):
+            if not add(T, c, ranks, parts, 0, mid, end, default - betas[q]):
                 return q + i + 1
     return offsets[len(starts)] + len(starts)
+
+
+@njit(nogil=True, error_model="numpy")
+def dot_rows(starts, lengths, indices, values, rank, bias, weights, out):
+    """Write the product of each row and dense weights, which are by rank."""
+    for i in range(len(starts)):
+        z = bias * weights[rank[len(rank) - 1]] if bias > 0.0 else 0.0
+        for p in range(starts[i], starts[i] + np.int64(lengths[i])):
+            v = 1.0 if values is None else np.float64(values[p])
+            z += v * weights[rank[np.uint32(indices[p])]]
+        out[i] = z
+
+
+@njit(nogil=True, error_model="numpy")
+def look_at_lists(n_classes, offsets, listed, betas, y, defaults, is_fixed, sums):
+    """Write default and Σβ of each row, and whether its default is not 0 or will not be."""
+    for i in range(len(y)):
+        sum_ = 0.0
+        default = 0.0
+        others = n_classes - 1
+        is_fixed[i] = False
+        for q in range(offsets[i], offsets[i + 1]):
+            if listed[q] == y[i]:
+                default = max(betas[q], 0.0)
+                is_fixed[i] = True
+            else:
+                sum_ += betas[q]
+                others -= 1
+        defaults[i] = default
+        sums[i] = sum_ + default * others
 
 
 @njit(nogil=True, error_model="numpy")
@@ -559,22 +603,29 @@ def own_values(
                 z[q] = dot(T, c, ranks, parts, 0, mid, end)
 
 
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _stays(q, listed, betas, y, default, stays):
+    """Return whether an entry of a list stays, whatever its loss; see `merge`."""
+    return (stays[q] if default == 0.0 else betas[q] != default) or listed[q] == y
+
+
 @njit(nogil=True, error_model="numpy")
 def merge(
-    offsets, listed, betas, stays, losses, keep, found_ends, found, found_losses, new_offsets,
-    new_listed, new_betas, new_losses, is_new,
+    offsets, listed, betas, y, defaults, stays, losses, keep, found_ends, found, found_losses,
+    new_offsets, new_listed, new_betas, new_losses, is_new,
 ):  # fmt: skip
     """Write lists with the classes found, without those to drop; return their size.
 
-    A class is dropped if it need not stay and has a loss below -`keep`. If there is less room, only
-    the offsets are written.
+    A class is dropped if it has the row's default and need not stay, and has a loss below -`keep`.
+    If there is less room, only the offsets are written.
 
     Parameters
     ----------
+    defaults : (n,) float64
     stays : (any,) bool
-        Listed classes with a variable, or another reason to stay.
+        Listed classes to keep in rows without a default.
     losses : (any,) float32
-        Losses of listed classes.
+        Losses of listed classes, times the signs of rows.
     found_ends, found, found_losses : (n + 1,) int64, (any,) int32, float32
         Classes that are not listed, ascending in each row, and their losses.
     is_new : (any,) bool
@@ -585,7 +636,7 @@ def merge(
     for i in range(n):
         new_offsets[i] = size
         for q in range(offsets[i], offsets[i + 1]):
-            size += stays[q] or losses[q] > -keep
+            size += losses[q] > -keep or _stays(q, listed, betas, y[i], defaults[i], stays)
         size += found_ends[i + 1] - found_ends[i]
     new_offsets[n] = size
     if size > len(new_listed):
@@ -596,11 +647,14 @@ def merge(
         while f < found_ends[i + 1] or q < offsets[i + 1]:
             takes = q == offsets[i + 1] or (f < found_ends[i + 1] and found[f] < listed[q])
             if takes:
-                new_listed[to], new_betas[to], new_losses[to] = found[f], 0.0, found_losses[f]
+                new_listed[to], new_losses[to] = found[f], found_losses[f]
+                new_betas[to] = defaults[i]
                 f += 1
             else:
                 q += 1
-                if not stays[q - 1] and not losses[q - 1] > -keep:
+                if not losses[q - 1] > -keep and not _stays(
+                    q - 1, listed, betas, y[i], defaults[i], stays
+                ):
                     continue
                 new_listed[to] = listed[q - 1]
                 new_betas[to] = betas[q - 1]
@@ -612,8 +666,8 @@ def merge(
 
 @njit(nogil=True, error_model="numpy")
 def sum_up(
-    kind, n_classes, squares, costs, offsets, betas, errors, rounding, z_own, is_wanted, is_new, z,
-    counts, found_ends, bounds, most_found, sums,
+    kind, n_classes, squares, costs, y, defaults, totals, offsets, listed, betas, errors, rounding,
+    z_own, is_wanted, is_new, z, counts, found_ends, bounds, most_found, sums,
 ):  # fmt: skip
     """Add the certificate of rows to `sums`.
 
@@ -622,10 +676,13 @@ def sum_up(
 
     Losses of listed classes with `is_wanted` are exact, 1 - z_own + z; those of others are not
     positive, or, for Crammer-Singer, not the largest. If more classes were found, `counts`, than
-    are in the list of a row, bounds of all of them count.
+    are in the list of a row, bounds of all of them count. Of a row with a default, that is true of
+    losses times -1, so that their positive parts and the sum of all losses, in `totals`, are the
+    loss.
 
     Parameters
     ----------
+    defaults, totals : (n,) float64
     errors : (n,) float64
         Error of approximate losses; that of exact ones is `rounding` times it.
     bounds : (n,) float64
@@ -645,23 +702,33 @@ def sum_up(
             continue
         misses = counts[i] > found_ends[i + 1] - found_ends[i]
         total = bounds[i] * errors[i] if misses else 0.0
+        sign = 1.0
+        others = n_classes - 1
+        counted = 1
+        if defaults[i] > 0.0:
+            total += totals[i]
+            sign = -1.0
+            counted = n_classes
         most = max(0.0, np.float64(most_found[i]) + errors[i]) if misses else 0.0
         sums[4] += counts[i] - (found_ends[i + 1] - found_ends[i])
         sum_ = 0.0
         positive = 0
         inside = 0
-        counted = 1
         for q in range(offsets[i], offsets[i + 1]):
+            if listed[q] == y[i]:
+                continue
+            others -= 1
             if is_wanted[q] and not (misses and is_new[q]):
-                loss = 1.0 - z_own[i] + z[q]
+                loss = sign * (1.0 - z_own[i] + z[q])
                 total += max(loss, 0.0)
                 most = max(most, loss)
                 counted += kind != _CRAMMER_SINGER
             sum_ += betas[q]
             positive += betas[q] > 0.0
             inside += 0.0 < betas[q] < C
+        positive += defaults[i] > 0.0
         sums[0] += C * (most if kind == _CRAMMER_SINGER else total)
-        sums[1] += sum_
+        sums[1] += sum_ + defaults[i] * others
         sums[2] += positive > 0
         sums[5] += C * counted * errors[i] * rounding
         if kind == _CRAMMER_SINGER:

@@ -196,6 +196,7 @@ TYPES = {
             tags:uint64[1] top:int64[1] spare:{cell}[1] spare_tags:uint64[1]
         """,
         "norms": f"{_SIZES} out:float64[1]",
+        "add_up": f"{_READ} unit:float64 sums:float64[2]",
         "count": f"{_READ} feature_of:int32[1] counts:int64[1]",
         "take": f"""
             order:int64[1] columns:int32[1] {_READ} feature_of:int32[1] first:int64 end:int64
@@ -243,21 +244,30 @@ TYPES = {
             {_TABLES} own:int32[1] done:int64 {_NONZEROS} y:int32[1] rank:int32[1] bias:float64
             {_LISTS} betas:float64[1] factors:float64[1] ranks:int32[1] parts:float64[1]
         """,
+        "dot_rows": f"""
+            {_NONZEROS} rank:int32[1] bias:float64 weights:float64[1] out:float64[1]
+        """,
+        "look_at_lists": f"""
+            n_classes:int64 {_LISTS} betas:float64[1] y:int32[1] defaults:float64[1]
+            is_fixed:bool[1] sums:float64[1]
+        """,
         "own_values": f"""
             {_TABLES} own:int32[1] {_NONZEROS} y:int32[1] rank:int32[1] bias:float64 {_LISTS}
             wanted:bool[1] ranks:int32[1] parts:float64[1] z_own:float64[1] z:float64[1]
         """,
         "merge": f"""
-            {_LISTS} betas:float64[1] stays:bool[1] losses:float32[1] keep:float64
+            {_LISTS} betas:float64[1] y:int32[1] defaults:float64[1] stays:bool[1]
+            losses:float32[1] keep:float64
             found_ends:int64[1] found:int32[1] found_losses:float32[1] new_offsets:int64[1]
             new_listed:int32[1] new_betas:float64[1] new_losses:float32[1] is_new:bool[1]
         """,
         "mark_wanted": """
             kind:int64 offsets:int64[1] losses:float32[1] errors:float64[1] is_wanted:bool[1]
         """,
-        "sum_up": """
-            kind:int64 n_classes:int64 squares:float64[1] costs:float64[1] offsets:int64[1]
-            betas:float64[1] errors:float64[1] rounding:float64 z_own:float64[1] is_wanted:bool[1]
+        "sum_up": f"""
+            kind:int64 n_classes:int64 squares:float64[1] costs:float64[1] y:int32[1]
+            defaults:float64[1] totals:float64[1] {_LISTS} betas:float64[1] errors:float64[1]
+            rounding:float64 z_own:float64[1] is_wanted:bool[1]
             is_new:bool[1] z:float64[1] counts:int32[1] found_ends:int64[1] bounds:float64[1]
             most_found:float32[1] sums:float64[1]
         """,
@@ -276,7 +286,8 @@ TYPES = {
             some:int32[1] offset:int64 first:int64 last:int64 own:int32[1] classes_of:int32[1]
             y:int32[1] scale:float64 tile:float32[2] tile_ends:int64[1] places:uint8[1]
             weights:float32[1] sizes:float64[1] ends:int64[1] mids:int64[1] ranks:int32[1]
-            parts:float32[1] errors:float64[1] z_own:float64[1] least:float64 {_LISTS}
+            parts:float32[1] errors:float64[1] z_own:float64[1]
+            signs:float32[1] least:float64 {_LISTS}
             losses:float32[1] cursor:int64[1] best:int32[2] best_losses:float32[2] counts:int32[1]
             bounds:float64[1] z:float32[1]
         """,

@@ -141,7 +141,7 @@ def fill_tile(
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
 def score(
     some, offset, first, last, own, classes_of, y, scale, tile, tile_ends, places, weights,
-    sizes, ends, mids, ranks, parts, errors, z_own, least,
+    sizes, ends, mids, ranks, parts, errors, z_own, signs, least,
     offsets, listed, losses, cursor, best, best_losses, counts, bounds, z,
 ):  # fmt: skip
     """Compute the losses of some rows for the classes of a tile.
@@ -166,6 +166,9 @@ def score(
     sizes, ends, mids, ranks, parts, errors : as of `prepare`
     z_own : (n,) float64
         Decision value of each row's class; its loss is 1 at the start, when there are no losses.
+    signs : (n,) float32
+        -1 for rows of which losses of classes that are not listed should be positive: all their
+        losses are multiplied by it. 1 for others.
     least : float
         A class that is not listed must have a larger loss to be found, up to the error.
     offsets, listed : (n + 1,) int64, (any,) int32
@@ -207,8 +210,8 @@ def score(
             for q in range(tile_ends[r], tile_ends[r + np.uint64(1)]):
                 z[places[q]] += v * weights[q]
             p += 1
-        factor = np.float32(sizes[i] / scale)
-        shift = np.float32(1.0 - z_own[i])
+        factor = signs[i] * np.float32(sizes[i] / scale)
+        shift = signs[i] * np.float32(1.0 - z_own[i])
         for k in range(WIDTH):
             z[k] = z[k] * factor + shift
         o = own[y[i]]

@@ -27,6 +27,7 @@ from sbm.solver.kernels.common import equal_parts, prefetch, trailing_zeros
 
 __all__ = [
     "add",
+    "add_up",
     "cell",
     "count",
     "dot",
@@ -405,6 +406,39 @@ def norms(begin, lines, head, cells, out):
                     low += np.int64((units - whole) * _UNIT)
         size = high / _UNIT + low / (_UNIT * _UNIT)
         out[c] = size * most * most if most < np.inf else np.inf
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _add_units(weight, unit, sums, rank):
+    units = weight / unit * _UNIT
+    whole = np.trunc(units)
+    sums[0, rank] += whole
+    sums[1, rank] += np.trunc((units - whole) * _UNIT)
+
+
+@njit(nogil=True, error_model="numpy")
+def add_up(begin, lines, head, cells, tags, top, unit, sums):
+    """Add the weights of all classes to `sums`, for any order of them.
+
+    Parameters
+    ----------
+    unit : float
+        A power of two that no weight exceeds.
+    sums : (2, n_weights) float64
+        Integers in two words, in units of 2^-31 and 2^-62 of it: sums of them are exact.
+    """
+    bits = np.uint64(top[_BITS])
+    for c in range(len(begin)):
+        for h in range(head.shape[1]):
+            _add_units(np.float64(head[c, h]), unit, sums, h)
+        for i in range(lines[c]):
+            line = begin[c] + i
+            after = key_after(np.uint64(i), np.uint64(lines[c]), bits)
+            for k in range(_most(cells)):
+                weight = np.float64(cells[cell(cells, line, k)])
+                if weight != 0.0:
+                    rank = rank_of(cells, tags, line, k, after, top)
+                    _add_units(weight, unit, sums, rank)
 
 
 @njit(nogil=True, error_model="numpy")
