@@ -243,7 +243,7 @@ def test_id_table_agrees_with_a_dictionary(batches, others, data):
         assert same.find(ids(questions)).tolist() == answers
         assert (len(same), same.keys.tolist()) == (len(known), list(known))
     got = np.empty(len(questions), np.int32)
-    unknown = table.look_up(ids(questions), got)  # small keys only
+    unknown = table.look_up(ids(questions), got, np.empty_like(got))  # small keys only
     small = [a if 0 <= k < DIRECT_LIMIT else -1 for k, a in zip(questions, answers, strict=True)]
     assert got.tolist() == small
     assert unknown.tolist() == np.flatnonzero(got == -1).tolist()

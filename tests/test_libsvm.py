@@ -55,6 +55,7 @@ LABELS = st.one_of(
 )
 NUMBERS = st.one_of(
     st.sampled_from(["1", "1", "1", "1.0", "+1", "0", "-0", "1e0", "0.1", "-2.5E+3", "1e-40"]),
+    st.sampled_from(["12345678.87654321", "-.5", "7.", "0.123456789", "123456789.5", "+3.00"]),
     st.floats(-(2.0**120), 2.0**120, width=32).map(repr),
     st.integers(-(10**25), 10**25).map(str),
 )
@@ -84,6 +85,7 @@ def lines(draw: st.DrawFn) -> str:
     if draw(st.integers(0, 4)) == 0:
         parts.append(f"qid:{draw(st.integers(0, 10**20))}")
     ids = draw(st.lists(IDS, max_size=8, unique_by=int))
+    ids = sorted(ids, key=int) if draw(st.booleans()) else ids
     parts += [f"{i}:{draw(BEHIND_COLON)}{draw(NUMBERS)}" for i in ids]
     if kind == 2:
         extra = draw(st.sampled_from(BAD_FEATURES))
@@ -104,6 +106,8 @@ TEXTS = st.builds(
 @example(b"\n\n", "float32")
 @example(b"1", "float32")
 @example(b"1 1:1", "float64")
+@example(b"1 0:2\nx 1:1", "float32")
+@example(b"1 0:1\n1 3:2 4:x\n 1 qid:5 5:1", "float32")
 def test_random_text_matches_the_slow_parser(text: bytes, dtype: str) -> None:
     check(text, dtype)
     refused = slow_parse(text, dtype)[1][:1]

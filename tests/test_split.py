@@ -26,6 +26,7 @@ from inside import (
     read_manifest,
     split,
 )
+from inside import dataset_deal_module as deal_module
 from inside import store_blocks_module as block_module
 from inside import store_files_module as file_module
 
@@ -185,6 +186,14 @@ def test_sorted_labels_are_mixed_between_and_within_blocks(tmp_path):
         assert len(labels) == 1000
         for part in (labels, labels[:500], labels[500:]):  # six standard deviations of a fair coin
             assert abs(part.mean() - 0.5) < 3 / np.sqrt(len(part))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_orders_of_two_batches_are_valid_together(shuffle):
+    dealt = deal_module.Deal(1, 0, 3, shuffle)
+    orders = [(n, dealt.next(n)) for n in (10, 7)]  # the first is written while the second is made
+    for n, parts in orders:
+        assert sorted(np.concatenate(parts)) == list(range(n))
 
 
 # ----------------------------------------------------------------------------- values and labels

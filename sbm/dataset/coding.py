@@ -162,7 +162,9 @@ class CodedText:
             return copy
 
         indices = buffers.take(len(parsed.ids), np.int32)
-        unknown = ids.look_up(parsed.ids, indices)
+        places = buffers.take(len(parsed.ids), np.int32)
+        unknown = ids.look_up(parsed.ids, indices, places)
+        buffers.give_back(places)
         values = None if parsed.values is None else kept(parsed.values)
         weights = None if parsed.weights is None else kept(parsed.weights)
         return cls(

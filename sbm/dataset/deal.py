@@ -36,7 +36,7 @@ SMALL_BLOCK = 50_000
 class _Batch:
     """Rows collected for the next deal."""
 
-    rows: Rows
+    rows: Rows  # with class codes, as far as labels are not real
     labels: npt.NDArray[np.float64]
     n: int = 0
     nnz: int = 0
@@ -44,14 +44,15 @@ class _Batch:
 
     @classmethod
     def of(cls, n_rows: int, nnz: int, dtype: str) -> "_Batch":
-        labels = np.empty(n_rows)
+        labels, codes = np.empty(n_rows), np.empty(n_rows, np.int32)
         starts, lengths = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
         indices, values = np.empty(nnz, np.int32), np.empty(nnz, dtype)
-        return cls(Rows(starts, lengths, indices, values, labels), labels)
+        return cls(Rows(starts, lengths, indices, values, codes), labels)
 
     def append(
         self,
         labels: npt.NDArray[np.float64],
+        y: npt.NDArray[Any],
         indptr: npt.NDArray[np.int64],
         indices: npt.NDArray[np.int32],
         values: npt.NDArray[np.floating] | None,
@@ -60,6 +61,8 @@ class _Batch:
         new = slice(self.n, self.n + len(labels))
         added = slice(self.nnz, self.nnz + len(indices))
         self.labels[new] = labels
+        if y is not labels:
+            self.rows.y[new] = y
         self.rows.starts[new] = indptr[:-1] - indptr[0] + self.nnz
         self.rows.lengths[new] = np.diff(indptr)
         self.rows.indices[added] = indices
@@ -77,11 +80,12 @@ class _Batch:
             self.rows.weights[new] = 1 if weights is None else weights
         self.n, self.nnz = new.stop, added.stop
 
-    def taken(self, y: npt.NDArray[Any]) -> Rows:
-        """Return the rows, with codes or targets `y` instead of their labels."""
+    def taken(self, are_real: bool) -> Rows:
+        """Return the rows, with class codes or, if these are real, labels."""
         n, rows = self.n, self.rows
         values = rows.values if self.has_values else None
         weights = None if rows.weights is None else rows.weights[:n]
+        y = (self.labels if are_real else rows.y)[:n]
         return Rows(rows.starts[:n], rows.lengths[:n], rows.indices, values, y, weights)
 
     def clear(self) -> None:
@@ -128,16 +132,25 @@ class Deal:
         self.n_blocks = n_blocks
         self._shuffle = shuffle
         self._random = np.random.default_rng([seed, first_block, 2])
-        self._dealt = 0
+        self._dealt, self._orders = 0, [np.empty(0, np.int64)] * 2
 
     def next(self, n: int) -> list[npt.NDArray[np.int64]]:
-        """Return for each block its rows of the next batch, which has `n` rows, in their order."""
+        """Return for each block its rows of the next batch, which has `n` rows, in their order.
+
+        They are valid until the call after the next: faults of new pages would take longer.
+        """
         m = self.n_blocks
+        self._orders.reverse()
+        if len(self._orders[0]) < n:
+            self._orders[0] = np.empty(n, np.int64)
+        order = self._orders[0][:n]
+        order.fill(1)
+        np.cumsum(order, out=order)
+        order -= 1
         if self._shuffle:
-            order = self._random.permutation(n)
+            self._random.shuffle(order)
             turn = self._random.permutation(m)  # the first ones get one row more
         else:
-            order = np.arange(n)
             turn = (np.arange(m) - self._dealt) % m
         self._dealt += n
         return [order[turn[block] :: m] for block in range(m)]
@@ -278,9 +291,9 @@ class Dealer:
             part = slice(indptr[row], indptr[last])
             values = None if text.values is None else text.values[part]
             weights = None if text.weights is None else text.weights[row:last]
-            batch.append(
-                text.labels[row:last], indptr[row : last + 1], text.indices[part], values, weights
-            )
+            labels = text.labels[row:last]
+            y, ends = self.labels.encode(labels), indptr[row : last + 1]
+            batch.append(labels, y, ends, text.indices[part], values, weights)
             row = last
 
     def _open(self, text_share: float) -> None:
@@ -320,9 +333,8 @@ class Dealer:
         assert self.writer is not None
         assert self._deals is not None
         batch = self._batches[0]
-        y = self.labels.encode(batch.labels[: batch.n])
         self._make_room(batch)
-        self.writer.add(batch.taken(y), self._deals.next(batch.n), self._pool)
+        self.writer.add(batch.taken(self.labels.real), self._deals.next(batch.n), self._pool)
         self.batches.append(batch.n)
         self._batches.reverse()
         self._batches[0].clear()

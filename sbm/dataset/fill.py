@@ -346,7 +346,7 @@ class Filling:
         # Separate pools: in a shared one, pieces of text would wait for the encoding of a whole
         # batch, and the main thread would wait for them.
         with (
-            ThreadPoolExecutor(max(1, options.threads - 1), "sbm-parse") as pool,  # reads, too
+            ThreadPoolExecutor(options.threads, "sbm-parse") as pool,
             ThreadPoolExecutor(options.threads, "sbm-write") as writers,
         ):
             counted = None

@@ -127,7 +127,10 @@ class IdTable:
         return codes
 
     def look_up(
-        self, keys: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+        self,
+        keys: npt.NDArray[np.int64],
+        codes: npt.NDArray[np.int32],
+        places: npt.NDArray[np.int32],
     ) -> npt.NDArray[np.int32]:
         """Look up small keys while another thread may call `intern`.
 
@@ -139,15 +142,16 @@ class IdTable:
         keys : ndarray, shape (n,), int64
         codes : ndarray, shape (n,), int32, filled in place
             -1 for a key that was not found.
+        places : ndarray, shape (n,), int32
+            Scratch.
 
         Returns
         -------
         ndarray, shape (n_unknown,), int32
             Positions of the keys that were not found, in order.
         """
-        unknown = np.empty(len(keys), np.int32)
-        n_unknown = kernels.look_up(keys, self._direct, codes, unknown)
-        return unknown[:n_unknown].copy()
+        n_unknown = kernels.look_up(keys, self._direct, codes, places)
+        return places[:n_unknown].copy()
 
     def _grow(self, key: int) -> None:
         """Make room for the key at which the kernel stopped."""

@@ -1,4 +1,4 @@
-"""Compiled parser of LIBSVM text; reads about half a gigabyte per second on one core.
+"""Compiled parser of LIBSVM text; reads about a gigabyte per second on one core.
 
 Grammar of a line, with whitespace (space, tab, CR, VT, FF) between its parts::
 

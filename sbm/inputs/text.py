@@ -44,7 +44,8 @@ from sbm.store.container import Buffers
 from sbm.store.manifest import MANIFEST
 from sbm.units import format_size
 
-PIECE = 2 << 20  # bytes of text per piece; results do not depend on it
+PIECE = 2 << 20  # bytes of text that there is room for; results do not depend on it
+_SHARE = 4  # a piece is this part of it, to stay in the cache of a core with its rows
 _LOOKED = 32 << 20  # bytes of text that may be parsed twice to find a value that float32 changes
 LARGEST_LINE = 64 << 20  # bytes, without a bound on the memory
 
@@ -471,7 +472,7 @@ def _cut(
     largest_line: int | None,
     patience: Patience | None,
 ) -> Iterator[_TextPiece]:
-    capacity = PIECE
+    capacity = usual = max(1, PIECE // _SHARE)
     text = buffers.take(capacity + SPARE, np.uint8)
     size, tail = 0, source.done.tail
 
@@ -515,7 +516,7 @@ def _cut(
             continue
         if n == 0 and end < size and not source.comes_again:
             source.problems.append(f"{source.shown}: the last line is incomplete")
-        capacity = PIECE
+        capacity = usual
         while capacity <= size - end:
             capacity *= 2
         rest = buffers.take(capacity + SPARE, np.uint8)
@@ -635,7 +636,7 @@ def convert_sources(
         Converts a parsed piece to what is yielded. The arrays of the piece are valid until it
         returns.
     ahead : int
-        Number of pieces in flight.
+        Half the number of pieces in flight.
     parse : TextParser
         Parser of the format.
     dtype : {"float32", "float64"}
@@ -676,7 +677,7 @@ def convert_sources(
                 if piece is None:
                     break
                 flight.append((piece, pool.submit(task, piece)))
-                while len(flight) > (ahead if piece.size else 0):
+                while len(flight) > (2 * ahead if piece.size else 0):
                     yield from _take(*flight.popleft(), skip, reasons)
             while flight:  # complete a source's counters before the next one
                 yield from _take(*flight.popleft(), skip, reasons)

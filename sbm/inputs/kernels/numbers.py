@@ -41,10 +41,10 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 _LOW9 = np.uint64(0x1FF)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
-_ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
+ZEROS = np.uint64(0x3030303030303030)  # the word "00000000"
 _LOW7S = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
-_TOPS = np.uint64(0x8080808080808080)
+ABOVE_9 = np.uint64(0x7676767676767676)  # adding it to ten or more sets the top bit
+TOPS = np.uint64(0x8080808080808080)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -136,8 +136,8 @@ def load_digits(text, p):
 
     A byte is not a digit if its top bit is set in `others`.
     """
-    word = load_word(text, p) ^ _ZEROS
-    others = (((word & _LOW7S) + _ABOVE_9) | word) & _TOPS
+    word = load_word(text, p) ^ ZEROS
+    others = (((word & _LOW7S) + ABOVE_9) | word) & TOPS
     return word, np.int64(trailing_zeros(others) >> np.uint64(3))
 
 
@@ -148,7 +148,12 @@ def join_digits(word, n):
     They are shifted to the end of the word, after zeros, and combined to pairs, fours and eight
     (method of Lemire and Mula, as in simdjson).
     """
-    word <<= np.uint64(64 - 8 * n)
+    return join_shifted(word << np.uint64(64 - 8 * n))
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def join_shifted(word):
+    """Return the number that the bytes of a word are, from digits without their upper bits."""
     word = ((word * np.uint64(2561)) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
     word = ((word * np.uint64(6553601)) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
     return (word * np.uint64(42949672960001)) >> _U32

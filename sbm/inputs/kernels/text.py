@@ -12,10 +12,15 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from sbm.inputs.kernels.numbers import (
+    ABOVE_9,
     TEN,
+    TOPS,
+    ZEROS,
     as_float,
     join_digits,
+    join_shifted,
     load_digits,
+    load_word,
     nearest_double,
     trailing_zeros,
 )
@@ -67,30 +72,32 @@ def _edges():
 
 _EDGES = _edges()
 
-SPARE = 64  # bytes after the text that may be read but are ignored
-
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
 _U9 = np.uint64(9)
 _U10 = np.uint64(10)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_U64 = np.uint64(64)
 _LOW52 = np.uint64(0x000FFFFFFFFFFFFF)
+_POINTS = np.uint64(0x2E2E2E2E2E2E2E2E)
+_BITS = np.uint64(0x0101010101010101)
 _BIT52 = np.uint64(1 << 52)
 _BIT53 = np.uint64(1 << 53)
 
 
 @intrinsic
-def _find_ends(typing_context, array, position):
-    """Return a bit mask of which of the 64 bytes at a position are whitespace or line ends."""
+def _find_marks(typing_context, array, position):
+    """Return a bit mask of which of the 64 bytes at a position are blanks, line ends or colons."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         vector = ir.VectorType(ir.IntType(8), 64)
         address = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
-        small = builder.icmp_unsigned("<=", builder.load(address, align=1), vector([32] * 64))
-        return builder.bitcast(small, ir.IntType(64))
+        found = builder.load(address, align=1)
+        small = builder.icmp_unsigned("<=", found, vector([32] * 64))
+        colons = builder.icmp_unsigned("==", found, vector([58] * 64))
+        return builder.bitcast(builder.or_(small, colons), ir.IntType(64))
 
-    return types.uint64(array, types.intp), generate
+    return types.uint64(array, types.uint64), generate
 
 
 @njit(nogil=True, error_model="numpy")
@@ -273,58 +280,115 @@ def is_rounded(text, p, x, bits):
     return number != (mantissa << np.uint64(shift) if shift < 64 else _U0)
 
 
-@njit(nogil=True, error_model="numpy")
-def _token_end(text, p, window, ends):
-    """Return the end of the token at p: the first byte that is not above a space.
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _next_mark(text, window, marks):
+    """Return the position of the next mark, and the window and marks behind it.
 
-    `ends` marks such bytes among the 64 bytes at `window`; both are kept from token to token, so
-    the start of the next token is known before this one is parsed.
+    `marks` has those of the 64 bytes at `window` that were not yet returned. So where tokens end is
+    known before the ones in front of them are parsed.
     """
-    if p - window < 64:
-        ends &= _ALL << np.uint64(p - window)
-    else:
-        window, ends = p, _find_ends(text, p)
-    while ends == _U0:
-        window += 64
-        ends = _find_ends(text, window)
-    return window + np.int64(trailing_zeros(ends)), window, ends
+    while marks == _U0:
+        window += _U64
+        marks = _find_marks(text, window)
+    return window + trailing_zeros(marks), window, marks & (marks - _U1)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _integer_of(text, p, n):
+    """Parse the n bytes at text[p:] as digits; return (number, whether they are 1 to 8 digits)."""
+    word = (load_word(text, np.int64(p)) ^ ZEROS) << ((_U64 - (n << np.uint64(3))) & np.uint64(63))
+    is_valid = (n - _U1 < np.uint64(8)) & (((word + ABOVE_9) | word) & TOPS == _U0)
+    return join_shifted(word), is_valid
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def _parse_token(text, p, end):
+    """Parse the number at text[p:end]; return (number, whether it has a common form).
+
+    As `parse_short_number`, which it calls unless the form is digits, a point and digits, up to 8
+    of each.
+    """
+    q = p + np.uint64((text[p] == 45) | (text[p] == 43))
+    points = load_word(text, np.int64(q)) ^ _POINTS
+    n = trailing_zeros((points - _BITS) & ~points & TOPS) >> np.uint64(3)
+    whole, is_whole = _integer_of(text, q, n)
+    decimals = end - q - n - _U1
+    fraction, is_fraction = _integer_of(text, q + n + _U1, decimals)
+    if is_whole & is_fraction & (n < np.uint64(8)):
+        x = np.float64(whole * _TEN_INTEGER[decimals] + fraction) / TEN[decimals]
+        return (-x if text[p] == 45 else x), True
+    x, behind = parse_short_number(text, np.int64(p))
+    return x, np.uint64(behind) == end
 
 
 @njit(nogil=True, error_model="numpy")
-def _parse_plain(text, p, previous, ids, values, nnz, ones, window, ends):
-    """Parse features in the common form: a space, a short id above the last one, a short number.
+def _parse_plain(text, size, p, is_inside, arrays, rows, line, nnz, ones, last):
+    """Parse lines in the common form: a short label, then a blank before each id and number.
 
-    Returns (end position, last id or `previous`, nnz, ones, window, ends). Stops at anything else,
-    including errors, which the caller handles.
+    Ids ascend. Stops at anything else, including errors, which the caller handles: at the begin of
+    a line, or inside one, behind its label or a feature. If `is_inside`, it begins there, behind
+    the id `last`, and stops inside the same line. Positions are unsigned, because numba checks
+    signed ones for negative numbers. `arrays` are labels, indptr, ids and values.
+
+    Returns
+    -------
+    p, is_inside, rows, line, nnz, ones, ones_before, last
+        `line` counts the line that it stopped inside. `last` is the last id of that line, or -1,
+        and `ones_before` is `ones` before that line.
     """
-    while text[p] == 32:
-        end, window, ends = _token_end(text, p + 1, window, ends)
-        identity, n = _short_integer(text, p + 1)
-        q = p + 1 + n
-        key = np.int64(identity)
-        if n == 0 or n == 8 or text[q] != 58 or key <= previous:
-            break
-        x, behind = 1.0, q + 2
-        if text[q + 1] != 49 or behind != end:
-            x, behind = parse_short_number(text, q + 1)
-            if behind != end:
+    labels, indptr, ids, values = arrays
+    end, at, n = np.uint64(size), np.uint64(p), np.uint64(nnz)
+    window, marks = at, _find_marks(text, at)
+    is_continued, ones_before = is_inside, ones
+    while at < end:
+        if not is_inside:
+            mark, window, marks = _next_mark(text, window, marks)
+            is_signed = np.uint64((text[at] == 45) | (text[at] == 43))
+            number, is_valid = _integer_of(text, at + is_signed, mark - at - is_signed)
+            if not is_valid or (text[mark] != 32 and text[mark] != 10):
                 break
-            ones = _keep_ones(ones, x, values, nnz)
-        ids[nnz] = key
-        if not ones:
-            values[nnz] = x
-        previous = key
-        nnz += 1
-        p = end
-    return p, previous, nnz, ones, window, ends
+            x = np.float64(number)
+            labels[rows] = -x if text[at] == 45 else x
+            line += 1
+            at, is_inside = mark, True
+        while text[at] == 32:
+            colon, window, marks = _next_mark(text, window, marks)
+            number, is_valid = _integer_of(text, at + _U1, colon - at - _U1)
+            key = np.int64(number)
+            if not is_valid or text[colon] != 58 or key <= last:
+                break
+            mark, window, marks = _next_mark(text, window, marks)
+            x = 1.0
+            if text[colon + _U1] != 49 or mark != colon + np.uint64(2) or text[mark] == 58:
+                x, is_valid = _parse_token(text, colon + _U1, mark)
+                if not is_valid:
+                    break
+                ones = _keep_ones(ones, x, values, n)
+            ids[n] = key
+            if not ones:
+                values[n] = x
+            last = key
+            n += _U1
+            at = mark
+        if is_continued:
+            break
+        if text[at] == 10:
+            at += _U1
+        elif text[at] == 32 and text[at + _U1] == 10:  # many files have a blank there
+            at += np.uint64(2)
+        else:
+            break
+        is_inside, last, ones_before = False, np.int64(-1), ones
+        rows += 1
+        indptr[rows] = n
+    return np.int64(at), is_inside, rows, line, np.int64(n), ones, ones_before, last
 
 
 @njit(nogil=True, error_model="numpy")
 def _keep_ones(ones, x, values, nnz):
     """Return whether all values are still 1; at the first other value, write the ones before it."""
     if ones and x != 1.0:
-        for k in range(nnz):
-            values[k] = 1.0
+        values[:nnz] = 1.0
         return False
     return ones
 
@@ -364,7 +428,7 @@ def parse(
 
     Parameters
     ----------
-    text : (at least size + SPARE,) uint8
+    text : (at least size + 66,) uint8; SPARE in sbm/inputs/parsing.py
         text[size - 1] and text[size] are newlines. Every inner loop stops at a newline, so none of
         them checks `size`.
     size : int
@@ -404,61 +468,67 @@ def parse(
     n_hard = np.int64(0)
     ones = True
     p = np.int64(0)
-    window, ends = np.int64(-64), _U0
+    arrays = labels, indptr, ids, values
     while p < size:
-        line += 1
-        while _is_blank(text[p]):
-            p += 1
-        c = text[p]
-        if c == 10:
-            p += 1
-            if need == IGNORED:
-                labels[rows] = np.nan
-                rows += 1
-                indptr[rows] = nnz
-            else:
-                note(notes, BLANK, line)
-            continue
-        if c == 35:
-            note(notes, LATER_COMMENT if rows else COMMENT, line)
-            while text[p] != 10:
+        is_inside, ones_before, previous = False, ones, np.int64(-1)
+        if is_plain:
+            p, is_inside, rows, line, nnz, ones, ones_before, previous = _parse_plain(
+                text, size, p, False, arrays, rows, line, nnz, ones, previous
+            )
+            if p == size:
+                break
+        start, hard_start, begin, code = nnz, n_hard, p, OK
+        if is_inside:
+            start = indptr[rows]
+        else:
+            line += 1
+            while _is_blank(text[p]):
                 p += 1
-            p += 1
-            continue
-        begin = p
-        start = nnz
-        hard_start = n_hard
-        ones_before = ones
-        code = OK
-        x, p = parse_short_number(text, begin)
-        if p == 0:
-            x, p, code = parse_number(text, begin, bits, LARGEST_LABEL)
-            is_large = exact and code != BAD_VALUE and abs(x) >= FIRST_ROUNDED
-            if is_large and is_rounded(text, begin, x, bits):
-                code = ROUNDED
-        if code == HARD:
-            if n_hard < hard.shape[0]:
-                hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
-                hard[n_hard, 2], hard[n_hard, 3] = begin, p
-            n_hard += 1
-            code = OK
-        elif code == BAD_VALUE:
-            code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
-        if code != OK and need != REQUIRED:
-            first = _first_feature(text, begin)
-            if first == begin:
-                note(notes, BARE, line)
-            if first == begin or need == IGNORED:
-                x, p, code = np.nan, first, OK
-        labels[rows] = x
-        if code == OK:
+            c = text[p]
+            if c == 10:
+                p += 1
+                if need == IGNORED:
+                    labels[rows] = np.nan
+                    rows += 1
+                    indptr[rows] = nnz
+                else:
+                    note(notes, BLANK, line)
+                continue
+            if c == 35:
+                note(notes, LATER_COMMENT if rows else COMMENT, line)
+                while text[p] != 10:
+                    p += 1
+                p += 1
+                continue
+            begin = p
+            x, p = parse_short_number(text, p)
+            if p == 0:
+                x, p, code = parse_number(text, begin, bits, LARGEST_LABEL)
+                is_large = exact and code != BAD_VALUE and abs(x) >= FIRST_ROUNDED
+                if is_large and is_rounded(text, begin, x, bits):
+                    code = ROUNDED
+            if code == HARD:
+                if n_hard < hard.shape[0]:
+                    hard[n_hard, 0], hard[n_hard, 1] = rows, LABEL
+                    hard[n_hard, 2], hard[n_hard, 3] = begin, p
+                n_hard += 1
+                code = OK
+            elif code == BAD_VALUE:
+                code = NOT_FINITE if is_inf_or_nan(text, begin) else BAD_LABEL
+            if code != OK and need != REQUIRED:
+                first = _first_feature(text, begin)
+                if first == begin:
+                    note(notes, BARE, line)
+                if first == begin or need == IGNORED:
+                    x, p, code = np.nan, first, OK
+            labels[rows] = x
+        if code == OK and previous < 0:
             p = _behind_query_id(text, p)
-        previous = np.int64(-1)
         ascending = True
         while code == OK:
             if is_plain:
-                p, previous, nnz, ones, window, ends = _parse_plain(
-                    text, p, previous, ids, values, nnz, ones, window, ends
+                p, _, _, _, nnz, ones, _, previous = _parse_plain(
+                    text, size, p, True, arrays, rows, line, nnz, ones, previous
                 )
             while _is_blank(text[p]):
                 p += 1
@@ -495,8 +565,7 @@ def parse(
                 code = OK
                 if ones:  # the last bit is not known yet
                     ones = False
-                    for k in range(nnz):
-                        values[k] = 1.0
+                    values[:nnz] = 1.0
             elif code != OK:
                 if code == BAD_VALUE and is_inf_or_nan(text, begin):
                     code = NOT_FINITE
