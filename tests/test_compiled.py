@@ -574,7 +574,6 @@ def test_duplicated_constants_are_equal():
         ("store.codec.LARGEST_TABLE", "store.kernels.values.LARGEST_TABLE", 0),
         ("store.codec.SLOTS", "store.kernels.values.SLOTS", 0),
         ("inputs.idtable.DIRECT_LIMIT", "inputs.kernels.ids.DIRECT_LIMIT", 0),
-        ("inputs.parsing.SPARE", "inputs.kernels.text.SPARE", 2),  # two newlines
         ("inputs.libsvm._DUPLICATE", "inputs.kernels.text.DUPLICATE", 0),
         ("inputs.libsvm._LABEL", "inputs.kernels.text.LABEL", 0),
         ("solver.variables.FEW", "solver.kernels.multiclass.FEW", 0),

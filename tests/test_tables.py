@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import Passes, features_of, store_rows
-from inside import patch
+from inside import Batch, Source, patch, read_rows
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -102,6 +102,18 @@ def test_data_frames_train_and_predict(tmp_path, library):
     if library == "pandas":
         with pytest.raises(DataError, match=r"dtype object.*give the data frame"):
             sbm.train((frame, labels), tmp_path / "m.model")
+
+
+def test_bytes_that_a_thread_counts_are_not_lost(monkeypatch):
+    """Models of the same CSV file differed in the size of the file."""
+    patch(monkeypatch, "matrices.PIECE", 1000)
+    source, n = Source("d.csv"), 1000
+    made = Batch(np.ones(n), np.arange(n + 1), np.ones(n, np.int64), np.ones(n))
+    counted = 0
+    for _ in read_rows(lambda *_: (some for some in [made]), source, largest_row=n):
+        source.read += 10  # as the thread does that reads ahead
+        counted += 10
+    assert source.read == counted > 10
 
 
 def test_missing_header_is_noticed(tmp_path):

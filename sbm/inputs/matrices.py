@@ -256,7 +256,8 @@ def read_rows(
                     f"{place(begin + k)}: {'the same' if why in reasons[:n] else why}"
                     for n, (k, why) in enumerate(zip(some, reasons, strict=True))
                 ]
-                source.read = before + batch.size * end // n_rows
+                if batch.size:  # else a reading thread counts them
+                    source.read = before + batch.size * end // n_rows
                 yield RowPiece(parsed, problems, source.read)
             first += n_rows
     if digest is not None:
